@@ -1,0 +1,21 @@
+// Threads for work that is cut into independent items. The one place below the network leaves that
+// starts threads.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "base/status.h"
+
+namespace weightcast {
+
+// Number of workers to use when an option says 0: the CPUs this process may run on.
+int DefaultThreads();
+
+// Calls work(item, worker) for every item in [0, items) on `threads` threads (the caller is one of
+// them); `worker` is in [0, threads), for scratch space. Items start in order. After the first
+// error no new item starts; the error of the lowest item that failed is returned, whatever the
+// timing. Waits for all started items.
+Status ParallelFor(size_t items, int threads, const std::function<Status(size_t item, int worker)>& work);
+
+}  // namespace weightcast
