@@ -1,0 +1,29 @@
+// Strided copies between shards, canonical tensors and packed boxes.
+#pragma once
+
+#include <span>
+
+#include "base/bytes.h"
+#include "layout/cells.h"
+
+namespace weightcast::layout {
+
+// Packs a chunk's canonical units, row by row, from a rank's shards.
+//   Requires: params[i] holds the bytes of RankPlan::params[i] (contiguous, row-major);
+//   out.size() == chunk.box.units() * unit_bytes of the tensor.
+void GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk, std::span<const ByteSpan> params,
+                 MutableByteSpan out);
+
+// Packs a box of a canonical tensor (`canonical` holds all its bytes).
+void GatherBox(const tensor::Matrix& matrix, const Box& box, ByteSpan canonical, MutableByteSpan packed);
+
+// The way back: writes a packed box into a buffer that holds the units of `frame` (a box that
+// contains it, packed; Box::All for a whole tensor).
+//   Requires: `box` lies inside `frame`; frame steps are 1.
+void ScatterBox(const tensor::Matrix& matrix, const Box& box, ByteSpan packed, const Box& frame,
+                MutableByteSpan frame_bytes);
+// Packs `box` out of a buffer that holds `frame`.
+void GatherFromFrame(const tensor::Matrix& matrix, const Box& box, const Box& frame,
+                     ByteSpan frame_bytes, MutableByteSpan packed);
+
+}  // namespace weightcast::layout

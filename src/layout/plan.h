@@ -1,0 +1,80 @@
+// A plan: which place of which trainer shard holds each unit of each canonical tensor, for one model
+// in one parallel layout. Compiled once, hashed, compared once; every rank compiles the same one.
+//
+// Pure data and pure functions; safe on many threads once built. Units and matrices: tensor/inventory.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "tensor/digest.h"
+#include "tensor/inventory.h"
+
+namespace weightcast::layout {
+
+using tensor::Box;
+
+// How a canonical unit is made from a shard's unit. Values are part of the plan hash.
+enum class ValueMap : uint8_t {
+  kCopy = 0,
+  kAddOneBf16 = 1,  // bf16(w) + 1, computed in bf16: zero-centred norms
+  kWidenToF32 = 2,  // bf16 -> fp32, exact
+};
+
+// A box of a canonical tensor and where its units lie in a shard's matrix of units:
+// unit (i, j) of the box (i < box.rows, j < box.cols) is shard unit
+// source + i * row_stride + j * col_stride of parameter `param`.
+struct Slice {
+  int32_t tensor = 0;  // index into the inventory
+  Box box;
+  int32_t param = 0;   // index into RankPlan::params
+  int64_t source = 0;
+  int64_t row_stride = 0;
+  int64_t col_stride = 1;
+  ValueMap map = ValueMap::kCopy;
+
+  bool operator==(const Slice&) const = default;
+};
+
+// One local tensor of a rank: key "vp<chunk>/<megatron local name>", as its shard file spells it.
+struct Param {
+  std::string key;
+  tensor::DType dtype = tensor::DType::kBf16;
+  tensor::Shape shape;
+
+  bool operator==(const Param&) const = default;
+};
+
+// What one rank holds and what of it the rank owns. Slices are sorted by (tensor, box.row, box.col);
+// only owned slices are listed: of replicas exactly one rank has the slice.
+struct RankPlan {
+  std::vector<Param> params;          // sorted by key; all that the shard must have, nothing else
+  std::vector<std::string> ignored;   // keys that may be there and are not sent, by declared rule
+  std::vector<Slice> slices;
+};
+
+struct Plan {
+  // What the trainer produces: the run's inventory less its carried tensors.
+  std::shared_ptr<const tensor::Inventory> inventory;
+  std::string family;  // of the model, or "hf" for a plain directory
+  std::vector<RankPlan> ranks;
+
+  // SHA-256 over a canonical encoding of all of it (docs/formats/plan.md): equal plans, equal hashes.
+  PlanHash Hash() const;
+};
+
+// Proves that the owned slices of all ranks cover every unit of every tensor exactly once, lie inside
+// their tensors, and read inside their params. O(n log n).
+// Errors: kInvalidData listing every tensor that is not fully or is doubly covered, with ranks,
+// parameters and boxes.
+Status ProveCoverage(const Plan& plan);
+
+// The plan of one writer that holds whole canonical tensors (a Hugging Face directory): one rank,
+// one parameter a tensor, key = tensor name.
+Plan IdentityPlan(std::shared_ptr<const tensor::Inventory> inventory);
+
+}  // namespace weightcast::layout
