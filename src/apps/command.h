@@ -1,0 +1,71 @@
+// What a subcommand is, and what it may use. Only apps/ reads flags, environment and config files.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "catalog/catalog.h"
+#include "os/world.h"
+#include "store/store.h"
+
+namespace weightcast::apps {
+
+// Shared by all commands of one invocation.
+class App {
+ public:
+  explicit App(os::World& world) : world_(world) {}
+
+  os::World& world() { return world_; }
+  bool json() const { return json_; }
+  void set_json(bool json) { json_ = json; }
+  const std::string& self() const { return self_; }  // path of this binary, to start rank processes
+  void set_self(std::string self) { self_ = std::move(self); }
+
+  // Results go to stdout: with --json the document, else `text`.
+  void Emit(const Json& document, const std::string& text);
+  // A progress bar on stderr if it is a terminal; call with done == total to end it. Any thread.
+  void Progress(const std::string& label, int64_t done, int64_t total);
+
+  // "sqlite:PATH". Errors: kInvalidArgument for a scheme that is not built in, naming those that are.
+  Result<std::unique_ptr<catalog::Catalog>> OpenCatalog(const std::string& url, bool create = true);
+  // "file:PATH"; relative paths are made absolute. Opened once, lives as long as the App.
+  Result<store::Store*> OpenStore(const std::string& url);
+
+ private:
+  os::World& world_;
+  bool json_ = false;
+  std::string self_;
+  std::vector<std::pair<std::string, std::unique_ptr<store::Store>>> stores_;
+};
+
+// A row of the command table. `setup` declares the flags (their values live in what it captures) and
+// returns the action; the action's error becomes the exit code of docs/cli.md.
+struct Command {
+  const char* name;      // "publish", or "catalog rebuild" for a nested one
+  const char* summary;   // one line
+  const char* examples;  // shown below --help
+  std::function<std::function<Status(App&)>(Flags&)> setup;
+};
+
+// One function a file of apps/: each gives its rows.
+std::vector<Command> PublishCommands();
+std::vector<Command> PullCommands();     // pull, verify
+std::vector<Command> LogCommands();      // log, show
+std::vector<Command> AliasCommands();    // alias
+std::vector<Command> CatalogCommands();  // catalog rebuild
+std::vector<Command> DiffCommands();     // diff, inspect
+std::vector<Command> BridgeCommands();   // convert, plan, trace
+std::vector<Command> BenchCommands();    // bench codec, bench generate
+std::vector<Command> DemoCommands();
+
+// Text for people: "1.2 GB", "12.3 MB/s", "0.85 %", "1.23 s".
+std::string BytesText(int64_t bytes);
+std::string PercentText(double fraction);
+std::string SecondsText(double seconds);
+
+}  // namespace weightcast::apps
