@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "tensor/inventory.h"
@@ -20,7 +22,7 @@ struct TensorDigest {
   uint64_t high = 0;
 
   bool operator==(const TensorDigest&) const = default;
-  std::string hex() const;  // 32 digits, most significant first
+  std::string hex() const;        // 32 digits, most significant first
   void Store(uint8_t* to) const;  // 16 bytes
   // Errors: kInvalidData if not below 2^127 - 1.
   static Result<TensorDigest> Load(const uint8_t* from);
@@ -29,8 +31,8 @@ struct TensorDigest {
 TensorDigest operator+(TensorDigest a, TensorDigest b);
 TensorDigest operator-(TensorDigest a, TensorDigest b);
 
-// What a part of a tensor contributes: its digest and how many units it covers. Zeros add nothing to
-// a digest, so a partial without a count would hide missing coverage.
+// What a part of a tensor contributes: its digest and how many units it covers. Zeros add nothing
+// to a digest, so a partial without a count would hide missing coverage.
 struct Partial {
   TensorDigest digest;
   int64_t units = 0;

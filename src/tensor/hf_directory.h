@@ -1,8 +1,11 @@
 // A Hugging Face checkpoint directory: one weight file, or shards with an index, and side files.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -17,6 +20,14 @@ namespace weightcast::tensor {
 inline constexpr const char* kSingleWeightFile = "model.safetensors";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
+inline constexpr int64_t kIndexBytesMax = 100'000'000;
+
+// Tensor name to weight file name. A file name is a relative path with '/' between parts, ends with
+// ".safetensors", and no part of it is empty or begins with a dot.
+using WeightMap = std::map<std::string, std::string>;
+// Parses an index file. Untrusted. Errors: kInvalidData, listing every unfit name.
+Result<WeightMap> ParseIndexJson(std::string_view text);
+
 // Where one tensor of the inventory lies.
 struct TensorPlace {
   int32_t file = 0;    // into HfDirectory::weight_files
@@ -28,19 +39,22 @@ struct WeightFile {
   SafetensorsHeader header;
 };
 
-struct SideFile {  // config, tokenizer, index, ...: everything that is not a weight file
-  std::string name;   // relative, '/' between parts
+struct SideFile {    // config, tokenizer, index, ...: everything that is not a weight file
+  std::string name;  // relative, '/' between parts
   int64_t bytes = 0;
   Sha256Digest sha256;
 };
 
 class HfDirectory {
  public:
-  // Reads headers and index only. `name_prefix` is put before each weight file name when opening
-  // (an image that is being written wears dot names); normally "".
+  // Reads headers and index only. With an index: the files it names. Without: model.safetensors, or
+  // the only "*.safetensors" there is. `name_prefix` is put before the names of index and weight
+  // files when opening (an image that is being written wears dot names); normally "".
+  // Symbolic links are followed: the hub's cache is made of them.
   // Errors: kInvalidData: neither a weight file nor an index; a shard missing or outside the
-  // directory; a tensor in a shard that the index does not place there, or the other way; the same
-  // tensor twice. All offenders are listed.
+  // directory; model.safetensors beside an index that does not name it; a tensor in a shard that
+  // the index does not place there, or the other way; the same tensor twice. All offenders are
+  // listed.
   static Result<HfDirectory> Open(os::Fs& fs, const std::string& path,
                                   const std::string& name_prefix = "");
 
@@ -51,10 +65,13 @@ class HfDirectory {
   std::string weight_path(size_t file) const;
 
   // Every regular file below the directory but weight files, names with a leading dot and
-  // "*.safetensors", hashed. Sorted by name.
+  // "*.safetensors", hashed. Sorted by name. Errors: kInvalidData (a file above 1 GiB, more than
+  // 10,000 files, more than 8 directories deep).
   Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs) const;
 
  private:
+  Status TakeInventory();  // from weight_files_
+
   std::string path_;
   std::string name_prefix_;
   std::shared_ptr<const Inventory> inventory_;
@@ -80,14 +97,15 @@ class MappedWeights {
 };
 
 // Digests every tensor, on `threads` threads (0: all CPUs), in bounded memory.
-// `progress`, if set, is called with bytes done so far, from any thread.
-Result<std::vector<TensorDigest>> DigestAll(const Inventory& inventory, const MappedWeights& weights,
-                                            int threads,
+// `progress`, if set, is called with bytes done so far, from any thread, not always in order.
+Result<std::vector<TensorDigest>> DigestAll(const Inventory& inventory,
+                                            const MappedWeights& weights, int threads,
                                             const std::function<void(int64_t)>& progress = {});
 
-// The layout that a new image gets: tensors in inventory order, in files of at most
-// `file_bytes_max` (one file if all fit), named as Hugging Face names them
-// (model-00001-of-00002.safetensors with model.safetensors.index.json).
+// The layout that a new image gets: files of at most `file_bytes_max` of tensors (one file if all
+// fit; a larger tensor gets a file of its own), named as Hugging Face names them
+// (model-00001-of-00002.safetensors with model.safetensors.index.json). Tensors are dealt out in
+// inventory order; inside a file those with wide units come first, so that all are aligned.
 struct PlannedFile {
   std::string name;
   std::vector<TensorSpec> tensors;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
@@ -46,9 +47,14 @@ struct TensorSpec {
 std::string ShapeText(const Shape& shape);     // "[4096, 1024]"
 std::string SpecText(const TensorSpec& spec);  // "BF16 [4096, 1024]"
 
-// Errors: kInvalidData (name empty or too long or not UTF-8, too many dimensions, negative, byte size
-// overflows or is not whole). The one check that every reader of foreign shapes calls.
+// Errors: kInvalidData (name empty, too long, not UTF-8 or "__metadata__", too many dimensions,
+// negative, byte size overflows or is not whole; zeros count as ones where the size is bounded).
+// The one check that every reader of foreign shapes calls. Before it, matrix() may overflow.
 Status CheckSpec(const TensorSpec& spec);
+
+// Appends the spec's part of the canonical encoding (docs/formats/root.md).
+//   Requires: CheckSpec(spec).
+void AppendCanonical(const TensorSpec& spec, Bytes* out);
 
 // Sorted by name bytes, names unique. Immutable once made; share it as shared_ptr<const Inventory>.
 class Inventory {
@@ -63,7 +69,8 @@ class Inventory {
   int64_t Find(std::string_view name) const;
   int64_t units() const { return units_; }
   int64_t bytes() const { return bytes_; }
-  // SHA-256 over the canonical encoding (docs/formats/root.md): equal inventories, equal signatures.
+  // SHA-256 over the canonical encoding (docs/formats/root.md): equal inventories, equal
+  // signatures.
   const LayoutSignature& signature() const { return signature_; }
   bool operator==(const Inventory& other) const { return tensors_ == other.tensors_; }
 

@@ -10,6 +10,10 @@
 #include "base/status.h"
 #include "tensor/inventory.h"
 
+namespace weightcast::os {
+class File;
+}
+
 namespace weightcast::tensor {
 
 struct PlacedTensor {
@@ -18,7 +22,7 @@ struct PlacedTensor {
 };
 
 struct SafetensorsHeader {
-  std::vector<PlacedTensor> tensors;  // by offset, then name
+  std::vector<PlacedTensor> tensors;  // parsed: by offset, empty ones first, then name
   std::map<std::string, std::string> metadata;
   int64_t data_start = 0;
   int64_t file_bytes = 0;
@@ -35,9 +39,13 @@ inline constexpr int64_t kSafetensorsHeaderBytesMax = 100'000'000;
 Result<SafetensorsHeader> ParseSafetensorsHeader(ByteSpan prefix, int64_t file_bytes);
 // Bytes that ParseSafetensorsHeader needs, from the first 8. Errors: kInvalidData.
 Result<int64_t> SafetensorsPrefixBytes(ByteSpan first8, int64_t file_bytes);
+// Both, on a file. Reads the header only.
+Result<SafetensorsHeader> ReadSafetensorsHeader(os::File& file);
 
 // A header for these tensors laid one after the other in the given order; the data start is a
-// multiple of 8, padded with spaces. Fills `*header` with the places.
+// multiple of 8, padded with spaces. Fills `*header` with the places, in the same order. Tensors
+// stay aligned if units do not grow along the list. Errors: kInvalidData (CheckSpec, duplicate
+// names, metadata that is not UTF-8, header too long).
 Result<Bytes> MakeSafetensorsHeader(const std::vector<TensorSpec>& tensors,
                                     const std::map<std::string, std::string>& metadata,
                                     SafetensorsHeader* header);
