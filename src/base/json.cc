@@ -7,38 +7,30 @@ namespace weightcast {
 namespace {
 
 // Builds the document while refusing duplicate keys and excess depth as they appear, so that a
-// hostile document never costs more than its own size.
+// hostile document never costs more than its own size. The library's own builder looks every key of
+// an ordered object up one by one: quadratic, a minute for the index of a large model.
 class StrictSax : public nlohmann::json_sax<Json> {
  public:
-  StrictSax(Json* out, int depth_max) : dom_(*out, false), depth_max_(depth_max) {}
+  StrictSax(Json* out, int depth_max) : out_(*out), depth_max_(static_cast<size_t>(depth_max)) {}
 
   const std::string& why() const { return why_; }
 
-  bool null() override { return dom_.null(); }
-  bool boolean(bool v) override { return dom_.boolean(v); }
-  bool number_integer(number_integer_t v) override { return dom_.number_integer(v); }
-  bool number_unsigned(number_unsigned_t v) override { return dom_.number_unsigned(v); }
-  bool number_float(number_float_t v, const string_t& s) override { return dom_.number_float(v, s); }
-  bool string(string_t& v) override { return dom_.string(v); }
-  bool binary(binary_t& v) override { return dom_.binary(v); }
-  bool start_object(std::size_t n) override {
-    keys_.emplace_back();
-    return Deeper() && dom_.start_object(n);
-  }
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool v) override { return Add(v); }
+  bool number_integer(number_integer_t v) override { return Add(v); }
+  bool number_unsigned(number_unsigned_t v) override { return Add(v); }
+  bool number_float(number_float_t v, const string_t&) override { return Add(v); }
+  bool string(string_t& v) override { return Add(std::move(v)); }
+  bool binary(binary_t&) override { return false; }  // JSON text has none
+  bool start_object(std::size_t) override { return Open(Json::object()); }
   bool key(string_t& v) override {
-    if (!keys_.back().insert(v).second) return Refuse("duplicate key \"" + v + "\"");
-    return dom_.key(v);
+    if (!open_.back().keys.insert(v).second) return Refuse("duplicate key \"" + v + "\"");
+    open_.back().key = std::move(v);
+    return true;
   }
-  bool end_object() override {
-    keys_.pop_back();
-    --depth_;
-    return dom_.end_object();
-  }
-  bool start_array(std::size_t n) override { return Deeper() && dom_.start_array(n); }
-  bool end_array() override {
-    --depth_;
-    return dom_.end_array();
-  }
+  bool end_object() override { return Close(); }
+  bool start_array(std::size_t) override { return Open(Json::array()); }
+  bool end_array() override { return Close(); }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     // Drop the library's own prefix "[json.exception....] ".
@@ -49,8 +41,40 @@ class StrictSax : public nlohmann::json_sax<Json> {
   }
 
  private:
-  bool Deeper() {
-    if (++depth_ > depth_max_) return Refuse("nested deeper than " + std::to_string(depth_max_));
+  // A container that is still being filled.
+  struct Level {
+    Json* node;
+    std::set<std::string> keys;
+    std::string key;  // of the next member
+  };
+
+  Json* Place(Json value) {
+    if (open_.empty()) {
+      out_ = std::move(value);
+      return &out_;
+    }
+    Level& level = open_.back();
+    if (level.node->is_array()) {
+      level.node->push_back(std::move(value));
+      return &level.node->back();
+    }
+    auto& members = level.node->get_ref<Json::object_t&>();
+    members.emplace_back(std::move(level.key), std::move(value));
+    return &members.back().second;
+  }
+  bool Add(Json value) {
+    Place(std::move(value));
+    return true;
+  }
+  bool Open(Json value) {
+    if (open_.size() == depth_max_) {
+      return Refuse("nested deeper than " + std::to_string(depth_max_));
+    }
+    open_.push_back({Place(std::move(value)), {}, {}});
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
     return true;
   }
   bool Refuse(std::string why) {
@@ -58,10 +82,9 @@ class StrictSax : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  nlohmann::detail::json_sax_dom_parser<Json> dom_;
-  std::vector<std::set<std::string>> keys_;
-  int depth_max_;
-  int depth_ = 0;
+  Json& out_;
+  size_t depth_max_;
+  std::vector<Level> open_;
   std::string why_;
 };
 
@@ -72,9 +95,8 @@ Error WrongType(std::string_view field, std::string_view expected, const Json& f
 
 Result<const Json*> Field(const Json& object, std::string_view field) {
   if (!object.is_object()) {
-    return Error{Code::kInvalidData,
-                 "expected an object with field \"" + std::string(field) + "\", found " +
-                     object.type_name()};
+    return Error{Code::kInvalidData, "expected an object with field \"" + std::string(field) +
+                                         "\", found " + object.type_name()};
   }
   const auto it = object.find(std::string(field));
   if (it == object.end()) {
@@ -87,8 +109,12 @@ Result<const Json*> Field(const Json& object, std::string_view field) {
 
 Result<Json> ParseJson(std::string_view text, JsonLimits limits) {
   if (text.size() > limits.bytes_max) {
-    return Error{Code::kInvalidData, "JSON of " + std::to_string(text.size()) +
-                                         " bytes, at most " + std::to_string(limits.bytes_max)};
+    return Error{Code::kInvalidData, "JSON of " + std::to_string(text.size()) + " bytes, at most " +
+                                         std::to_string(limits.bytes_max)};
+  }
+  // The library takes a NUL for the end of its input and would not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != text.npos) {
+    return Error{Code::kInvalidData, "JSON: byte " + std::to_string(nul + 1) + ": a NUL"};
   }
   Json out;
   StrictSax sax(&out, limits.depth_max);

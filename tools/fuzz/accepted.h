@@ -5,9 +5,10 @@
 //     return 0;
 //   }
 //
-// The replay fails a corpus of which nothing is accepted: it would only ever test the first check of
-// its parser. The planted twin of a libFuzzer binary (NAME_planted) overflows a copy of an accepted
-// input, which proves that fuzzing reaches the end of the parser and that an overflow is seen there.
+// The replay fails a corpus of which nothing is accepted: it would only ever test the first check
+// of its parser. The planted twin of a libFuzzer binary (NAME_planted) overflows a copy of an
+// accepted input, which proves that fuzzing reaches the end of the parser and that an overflow is
+// seen there.
 #pragma once
 
 #include <cstddef>

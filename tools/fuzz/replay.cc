@@ -42,7 +42,8 @@ int main(int argc, char** argv) {
     }
   }
   for (const auto& file : files) {
-    std::printf("%s\n", file.c_str());  // before the run: the last line names the input that crashed
+    // Before the run, so that the last line names the input that crashed.
+    std::printf("%s\n", file.c_str());
     std::fflush(stdout);
     Replay(file);
   }
