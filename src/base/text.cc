@@ -51,4 +51,24 @@ bool MatchesGlob(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
+bool ValidUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return static_cast<uint8_t>(text[at]); };
+    const uint8_t lead = byte(i++);
+    if (lead < 0x80) continue;
+    if (lead < 0xc2 || lead > 0xf4) return false;
+    const size_t more = lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
+    if (more > text.size() - i) return false;
+    // What the lead leaves open is decided by the second byte: overlong, surrogate, too large.
+    const uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    const uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i) < low || byte(i) > high) return false;
+    for (size_t k = 1; k < more; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    }
+    i += more;
+  }
+  return true;
+}
+
 }  // namespace weightcast
