@@ -1,5 +1,5 @@
-// Cells: the grid that the inventory alone fixes, the same for every trainer layout; and chunks: what
-// one rank owns of one cell. docs/formats/cells.md.
+// Cells: the grid that the inventory alone fixes, the same for every trainer layout; and chunks:
+// what one rank owns of one cell. docs/formats/cells.md.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ struct Fragment {
   ValueMap map = ValueMap::kCopy;
 };
 
-// What one rank owns of one cell, as one box: adjacent slices are merged, so that a chunk is usually
-// the rank's whole share of the cell; a share that is no box becomes several chunks.
+// What one rank owns of one cell, as one box: adjacent slices are merged, so that a chunk is
+// usually the rank's whole share of the cell; a share that is no box becomes several chunks.
 struct Chunk {
   int32_t tensor = 0;
   int64_t cell = 0;
-  Box box;               // in tensor coordinates, inside the cell
-  int64_t at = 0;        // byte offset of the packed chunk in the rank's packed bytes (the baseline)
+  Box box;         // in tensor coordinates, inside the cell
+  int64_t at = 0;  // byte offset of the packed chunk in the rank's packed bytes (the baseline)
   std::vector<Fragment> fragments;  // tile the box exactly
 };
 

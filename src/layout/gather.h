@@ -1,21 +1,29 @@
-// Strided copies between shards, canonical tensors and packed boxes.
+// Strided copies between shards, canonical tensors and packed boxes. Pure, any thread; runs of
+// contiguous units move at the speed of memcpy. Buffers may lie at any alignment.
 #pragma once
 
 #include <span>
 
 #include "base/bytes.h"
 #include "layout/cells.h"
+#include "layout/plan.h"
 
 namespace weightcast::layout {
 
 // Packs a chunk's canonical units, row by row, from a rank's shards.
 //   Requires: params[i] holds the bytes of RankPlan::params[i] (contiguous, row-major);
 //   out.size() == chunk.box.units() * unit_bytes of the tensor.
-void GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk, std::span<const ByteSpan> params,
-                 MutableByteSpan out);
+void GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk,
+                 std::span<const ByteSpan> params, MutableByteSpan out);
+
+// Writes a slice's canonical units into a buffer that holds the whole tensor.
+//   Requires: `shard` holds the bytes of the slice's parameter; canonical.size() == matrix.bytes().
+void ScatterSlice(const tensor::Matrix& matrix, const Slice& slice, ByteSpan shard,
+                  MutableByteSpan canonical);
 
 // Packs a box of a canonical tensor (`canonical` holds all its bytes).
-void GatherBox(const tensor::Matrix& matrix, const Box& box, ByteSpan canonical, MutableByteSpan packed);
+void GatherBox(const tensor::Matrix& matrix, const Box& box, ByteSpan canonical,
+               MutableByteSpan packed);
 
 // The way back: writes a packed box into a buffer that holds the units of `frame` (a box that
 // contains it, packed; Box::All for a whole tensor).

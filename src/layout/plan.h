@@ -1,7 +1,9 @@
-// A plan: which place of which trainer shard holds each unit of each canonical tensor, for one model
-// in one parallel layout. Compiled once, hashed, compared once; every rank compiles the same one.
+// A plan: which place of which trainer shard holds each unit of each canonical tensor, for one
+// model in one parallel layout. Compiled once, hashed, compared once; every rank compiles the same
+// one.
 //
-// Pure data and pure functions; safe on many threads once built. Units and matrices: tensor/inventory.h.
+// Pure data and pure functions; safe on many threads once built. Units and matrices:
+// tensor/inventory.h.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +33,7 @@ enum class ValueMap : uint8_t {
 struct Slice {
   int32_t tensor = 0;  // index into the inventory
   Box box;
-  int32_t param = 0;   // index into RankPlan::params
+  int32_t param = 0;  // index into RankPlan::params
   int64_t source = 0;
   int64_t row_stride = 0;
   int64_t col_stride = 1;
@@ -49,12 +51,15 @@ struct Param {
   bool operator==(const Param&) const = default;
 };
 
-// What one rank holds and what of it the rank owns. Slices are sorted by (tensor, box.row, box.col);
-// only owned slices are listed: of replicas exactly one rank has the slice.
+// What one rank holds and what of it the rank owns. Slices are sorted by (tensor, box.row,
+// box.col); only owned slices are listed: of replicas exactly one rank has the slice.
 struct RankPlan {
-  std::vector<Param> params;          // sorted by key; all that the shard must have, nothing else
-  std::vector<std::string> ignored;   // keys that may be there and are not sent, by declared rule
+  std::vector<Param> params;         // sorted by key; all that the shard must have, nothing else
+  std::vector<std::string> ignored;  // patterns (MatchesGlob) of keys that may be there and are not
+                                     // sent, by declared rule
   std::vector<Slice> slices;
+
+  bool operator==(const RankPlan&) const = default;
 };
 
 struct Plan {
@@ -63,15 +68,25 @@ struct Plan {
   std::string family;  // of the model, or "hf" for a plain directory
   std::vector<RankPlan> ranks;
 
-  // SHA-256 over a canonical encoding of all of it (docs/formats/plan.md): equal plans, equal hashes.
+  // SHA-256 over a canonical encoding of all of it (docs/formats/plan.md): equal plans, equal
+  // hashes.
   PlanHash Hash() const;
 };
 
-// Proves that the owned slices of all ranks cover every unit of every tensor exactly once, lie inside
-// their tensors, and read inside their params. O(n log n).
-// Errors: kInvalidData listing every tensor that is not fully or is doubly covered, with ranks,
-// parameters and boxes.
+// Proves that the owned slices of all ranks cover every unit of every tensor exactly once, lie
+// inside their tensors, and read inside their params, in a dtype that their value map turns into
+// the tensor's. O(n log n) where boxes do not interleave. Errors: kInvalidData listing every tensor
+// that is not fully or is doubly covered, with ranks, parameters and boxes, and every slice that
+// does not fit.
 Status ProveCoverage(const Plan& plan);
+
+// Compares what a rank's shard holds with what the plan says it holds: names, dtypes, shapes, for
+// every call of a publisher, before a byte moves. Returns the names that an `ignored` pattern
+// covers. Errors: kInvalidData listing every unknown, missing and wrongly shaped or typed parameter
+// of `rank`.
+Result<std::vector<std::string>> CheckShardKeys(const RankPlan& plan,
+                                                const std::vector<tensor::TensorSpec>& shard,
+                                                RankId rank);
 
 // The plan of one writer that holds whole canonical tensors (a Hugging Face directory): one rank,
 // one parameter a tensor, key = tensor name.

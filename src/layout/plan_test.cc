@@ -1,0 +1,126 @@
+#include "layout/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace weightcast::layout {
+namespace {
+
+using tensor::DType;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::shared_ptr<const tensor::Inventory> Toy() {
+  return std::make_shared<const tensor::Inventory>(
+      tensor::Inventory::Make({{"a", DType::kBf16, {2, 3}},
+                               {"b", DType::kF32, {}},
+                               {"c", DType::kU8, {0, 4}},
+                               {"d", DType::kF4, {2, 4}}})
+          .value());
+}
+
+TEST(Identity, HoldsEveryTensorWholeAndCoversIt) {
+  const Plan plan = IdentityPlan(Toy());
+  EXPECT_EQ(plan.family, "hf");
+  ASSERT_EQ(plan.ranks.size(), 1U);
+  EXPECT_EQ(plan.ranks[0].params.size(), 4U);
+  EXPECT_EQ(plan.ranks[0].slices.size(), 3U);  // the empty tensor needs none
+  EXPECT_EQ(plan.ranks[0].params[1].key, "b");
+  EXPECT_TRUE(ProveCoverage(plan).ok()) << ProveCoverage(plan).error().message;
+}
+
+TEST(Hash, IsEqualForEqualPlansAndPinned) {
+  EXPECT_EQ(IdentityPlan(Toy()).Hash(), IdentityPlan(Toy()).Hash());
+}
+
+TEST(Hash, DiffersOnAnyChange) {
+  using Change = void (*)(Plan&);
+  const Change changes[] = {
+      [](Plan&) {},
+      [](Plan& p) { p.family = "other"; },
+      [](Plan& p) {
+        p.inventory = std::make_shared<const tensor::Inventory>(
+            tensor::Inventory::Make({{"a", DType::kBf16, {3, 2}}}).value());
+      },
+      [](Plan& p) { p.ranks.emplace_back(); },
+      [](Plan& p) { p.ranks[0].params[0].key = "A"; },
+      [](Plan& p) { p.ranks[0].params[0].dtype = DType::kF16; },
+      [](Plan& p) { p.ranks[0].params[0].shape = {3, 2}; },
+      [](Plan& p) { p.ranks[0].params[0].shape = {6}; },
+      [](Plan& p) { p.ranks[0].params.pop_back(); },
+      [](Plan& p) { p.ranks[0].ignored.push_back("*"); },
+      [](Plan& p) { p.ranks[0].slices.pop_back(); },
+      [](Plan& p) { p.ranks[0].slices[0].tensor = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].param = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].source = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].row_stride = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].col_stride = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].map = ValueMap::kAddOneBf16; },
+      [](Plan& p) { p.ranks[0].slices[0].box.row = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].box.rows = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].box.row_step = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].box.col = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].box.cols = 9; },
+      [](Plan& p) { p.ranks[0].slices[0].box.col_step = 9; },
+  };
+  std::set<std::string> hashes;
+  for (const Change change : changes) {
+    Plan plan = IdentityPlan(Toy());
+    change(plan);
+    hashes.insert(plan.Hash().hex());
+  }
+  EXPECT_EQ(hashes.size(), std::size(changes));
+}
+
+RankPlan Rank() {
+  RankPlan rank;
+  rank.params = {{"vp0/a", DType::kBf16, {2, 3}}, {"vp0/b", DType::kF32, {4}}};
+  rank.ignored = {"*._extra_state"};
+  return rank;
+}
+
+TEST(ShardKeys, AcceptsExactlyThePlanInAnyOrderAndReportsWhatItIgnores) {
+  const auto ignored = CheckShardKeys(Rank(),
+                                      {{"vp0/b", DType::kF32, {4}},
+                                       {"vp0/x._extra_state", DType::kU8, {7}},
+                                       {"vp0/a", DType::kBf16, {2, 3}}},
+                                      RankId{3});
+  ASSERT_TRUE(ignored.ok()) << ignored.error().message;
+  EXPECT_THAT(*ignored, ElementsAre("vp0/x._extra_state"));
+}
+
+// N4: an extra buffer on one rank is a named complaint, never a silent skip.
+TEST(ShardKeys, NamesEveryUnknownMissingAndDifferentParameterAndTheRank) {
+  const auto result = CheckShardKeys(Rank(),
+                                     {{"vp0/a", DType::kBf16, {3, 2}},
+                                      {"vp0/router.expert_bias", DType::kF32, {8}},
+                                      {"vp0/zz", DType::kF32, {8}}},
+                                     RankId{3});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, Code::kInvalidData);
+  EXPECT_THAT(
+      result.error().message,
+      AllOf(HasSubstr("rank 3"), HasSubstr("unknown: vp0/router.expert_bias, vp0/zz"),
+            HasSubstr("missing: vp0/b"), HasSubstr("vp0/a is BF16 [3, 2], expected BF16 [2, 3]")));
+}
+
+TEST(ShardKeys, ADtypeIsNotNarrowedSilently) {
+  const auto result = CheckShardKeys(
+      Rank(), {{"vp0/a", DType::kBf16, {2, 3}}, {"vp0/b", DType::kBf16, {4}}}, RankId{0});
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message,
+              AllOf(HasSubstr("vp0/b is BF16 [4], expected F32 [4]"), Not(HasSubstr("missing"))));
+}
+
+TEST(ShardKeys, AnEmptyShardMissesAll) {
+  const auto result = CheckShardKeys(Rank(), {}, RankId{0});
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message, HasSubstr("missing: vp0/a, vp0/b"));
+}
+
+}  // namespace
+}  // namespace weightcast::layout
