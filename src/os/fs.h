@@ -1,9 +1,10 @@
-// Files, through one seam. Real and faulty versions (fs_real.h, fs_sim.h) answer alike; nothing
-// else in the house calls the kernel for files.
+// Files, through one seam. The real one (fs_real.h) and the simulator's (sim.h) answer alike;
+// nothing else in the house calls the kernel for files.
 //
 // Paths are absolute or relative to the working directory. Every method may be called from any
-// thread. Errors: kNotFound, kAlreadyExists, kResourceExhausted (no space, quota), kUnavailable
-// (read-only, permission, I/O), kDeadlineExceeded (locks); the message names the path.
+// thread. Errors: kNotFound, kAlreadyExists (also: a directory is not empty), kResourceExhausted
+// (no space, quota), kUnavailable (read-only, permission, I/O), kDeadlineExceeded (locks); the
+// message is "PATH: <operation>: <reason>".
 #pragma once
 
 #include <functional>
@@ -53,7 +54,8 @@ class File {
   virtual Status Sync() = 0;
   virtual Result<std::unique_ptr<Mapping>> Map(bool writable) = 0;
   // Whole-file advisory lock (flock), held until the file is closed or Unlock(). Waits until
-  // `timeout`; zero tries once. Errors: kDeadlineExceeded.
+  // `timeout`; zero tries once. Two opens of one file conflict, in one process too. Changing the
+  // kind of a lock is not atomic: a change that fails leaves no lock. Errors: kDeadlineExceeded.
   virtual Status LockFor(Lock lock, Duration timeout) = 0;
   virtual Status Unlock() = 0;
 };
@@ -69,6 +71,7 @@ struct Stat {
   bool is_directory = false;
   int64_t size = 0;
   uint64_t inode = 0;
+  int64_t modified_unix_ms = 0;  // for sweeping by age only
 };
 
 class Fs {
@@ -80,7 +83,8 @@ class Fs {
   virtual Result<std::vector<std::string>> List(const std::string& directory) = 0;
   // With its parents; fine if it exists as a directory.
   virtual Status MakeDirectories(const std::string& path) = 0;
-  // Atomic; replaces a file (or an empty directory) at `to`.
+  // Atomic; replaces a file (or an empty directory) at `to`. Nothing happens if both are names of
+  // one file.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   // Swaps two paths atomically (files or directories); both must exist.
   virtual Status Exchange(const std::string& a, const std::string& b) = 0;
@@ -92,22 +96,29 @@ class Fs {
   virtual Result<int64_t> FreeBytes(const std::string& path) = 0;
   // NFS, SMB, 9p, FUSE and the like: locks and mappings are not to be trusted there.
   virtual Result<bool> IsNetwork(const std::string& path) = 0;
+  // The same path from the root of the file system ("." and ".." are left as they are).
+  virtual Result<std::string> Absolute(const std::string& path) = 0;
 
   // Composed of the above.
   Result<bool> Exists(const std::string& path);
   // Reads a whole file of at most `bytes_max`. Errors: kInvalidData if larger.
   Result<Bytes> ReadAll(const std::string& path, int64_t bytes_max);
-  // Old content or new content, whatever dies when: writes a temporary sibling, syncs it, renames
-  // it over `path`, syncs the directory. Without `durable` the syncs are left out: then the promise
-  // holds for the death of the process only.
+  // Old content or new content, whatever dies when: writes a temporary sibling (".NAME.tmp"; a left
+  // one is overwritten), syncs it, renames it over `path`, syncs the directory. Without `durable`
+  // the syncs are left out: then the promise holds for the death of the process only.
+  //   Requires: one writer per path at a time.
   Status WriteAtomically(const std::string& path, ByteSpan bytes, bool durable);
-  // A directory with all below it; fine if missing.
+  // A directory with all below it (or a file); fine if missing.
   Status RemoveTree(const std::string& path);
+  // Makes all names on the way to `directory` and in it durable: for whoever created directories,
+  // or found some that a dead process may have left unsynced. Ancestors that may not be opened are
+  // left alone: this process did not make them.
+  Status SyncPath(const std::string& directory);
 };
 
 // "a/b" + "c" -> "a/b/c".
 std::string JoinPath(std::string_view directory, std::string_view name);
-std::string ParentPath(std::string_view path);  // "a/b" -> "a"; "a" -> "."
-std::string BaseName(std::string_view path);    // "a/b" -> "b"
+std::string ParentPath(std::string_view path);  // "a/b" -> "a"; "a" -> "."; "/a", "/" -> "/"
+std::string BaseName(std::string_view path);    // "a/b" -> "b"; "/" -> ""
 
 }  // namespace weightcast::os

@@ -17,8 +17,18 @@
 // SyncDirectory() survive as a prefix, its length by the seed's choice (Rename across two
 // directories and Exchange survive or not as a whole). After the death of the process only, all
 // mutations before the crash survive. The mutation in which it died survives by a seeded subset of
-// its pages (data) or not at all (names). Locks die with the process.
-// After the crash point every call fails with kUnavailable "crashed".
+// its pages (data) or not at all (names, sizes, syncs). Locks die with the process. What survived
+// the death of a process only is still unsynced: a later loss of power may take it. After the crash
+// point every call fails with kUnavailable "crashed", and so do the Files and Mappings of the old
+// life after Restart().
+//
+// Mutations are the calls that change something, by these names: Create (a new file), Write,
+// Update, Allocate, Truncate, Sync, SyncDirectory, MakeDirectory (each level), Rename, Exchange,
+// Link, Remove.
+//
+// Time is simulated: it moves by SleepFor, by waiting for a lock, and a microsecond with each look,
+// so that every deadline passes. Random bytes come from the machine's seed.
+// docs/design/crash_model.md
 #pragma once
 
 #include <memory>
@@ -33,22 +43,29 @@ enum class Death : uint8_t { kProcess, kPower };
 
 class SimMachine {
  public:
+  // Machines that meet need different seeds: ids come from them.
   explicit SimMachine(uint64_t seed = 0);
   ~SimMachine();
+  SimMachine(const SimMachine&) = delete;
+  SimMachine& operator=(const SimMachine&) = delete;
 
   World& world();
 
   // The n-th mutation from now (0 = the next) does not complete: the process dies in it.
   void CrashAtMutation(int64_t n);
   bool crashed() const;
+  // The mutation in which it died, as "Rename /a"; for messages.
+  std::string crashed_in() const;
   int64_t mutations() const;  // since the last Restart
 
   // Back to life with what survived; Death::kPower also changes the boot id.
   void Restart(Death death, uint64_t seed);
 
-  // The next call whose name ("Sync", "SyncDirectory", "Rename", "Exchange", ...) and ordinal
-  // (counted over the machine's life by kind) match is swallowed: it answers ok and does nothing.
-  // For proving that each one is needed.
+  // Syncs everything at once, without a mutation: for the state that a test starts from.
+  void MakeDurable();
+
+  // The call of this name (see above) and ordinal (counted over the machine's life by name, from 0)
+  // is swallowed: it answers ok and does nothing. For proving that each one is needed.
   void Swallow(const std::string& call, int64_t ordinal);
   // How many calls of that kind happened, to know which ordinals exist.
   int64_t calls(const std::string& call) const;
@@ -59,8 +76,8 @@ class SimMachine {
   void SetNetwork(bool network);  // what Fs::IsNetwork answers
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace weightcast::os

@@ -14,8 +14,8 @@ namespace weightcast::os {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual SteadyTime Now() = 0;         // for deadlines and durations
-  virtual int64_t UnixMillis() = 0;     // for people and labels, never for ordering
+  virtual SteadyTime Now() = 0;      // for deadlines and durations
+  virtual int64_t UnixMillis() = 0;  // for people and labels, never for ordering
   virtual void SleepFor(Duration d) = 0;
 };
 
