@@ -26,7 +26,9 @@ class WC_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
 
 class WC_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mu) WC_THREAD_ATTRIBUTE(acquire_capability(mu)) : mu_(mu) { mu_.Lock(); }
+  explicit MutexLock(Mutex& mu) WC_THREAD_ATTRIBUTE(acquire_capability(mu)) : mu_(mu) {
+    mu_.Lock();
+  }
   ~MutexLock() WC_THREAD_ATTRIBUTE(release_capability()) { mu_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
@@ -47,6 +49,14 @@ class CondVar {
   bool WaitUntil(Mutex& mu, TimePoint deadline) WC_REQUIRES(mu) {
     std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);
     const bool in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
+    lock.release();
+    return in_time;
+  }
+  // False when `timeout` passed first.
+  template <typename Duration>
+  bool WaitFor(Mutex& mu, Duration timeout) WC_REQUIRES(mu) {
+    std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);
+    const bool in_time = cv_.wait_for(lock, timeout) == std::cv_status::no_timeout;
     lock.release();
     return in_time;
   }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 
 #include "base/status.h"
 
@@ -16,6 +17,21 @@ int DefaultThreads();
 // them); `worker` is in [0, threads), for scratch space. Items start in order. After the first
 // error no new item starts; the error of the lowest item that failed is returned, whatever the
 // timing. Waits for all started items.
-Status ParallelFor(size_t items, int threads, const std::function<Status(size_t item, int worker)>& work);
+Status ParallelFor(size_t items, int threads,
+                   const std::function<Status(size_t item, int worker)>& work);
+
+// Threads for work that may outlive the call that asked for it. Any thread may call it.
+class TaskPool {
+ public:
+  explicit TaskPool(int threads_max);
+  ~TaskPool();  // waits for all tasks, started or not
+  // Never blocks. Tasks start in order, at most threads_max at a time; a thread is started when a
+  // task finds none idle. `task` may call Run.
+  void Run(std::function<void()> task);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace weightcast

@@ -1,5 +1,5 @@
-// The one fetcher: brings pieces from an ordered list of sources, verifies each, retries, hedges the
-// slow ones, and falls back. The decisions are in fetch_core.h, without threads or clock.
+// The one fetcher: brings pieces from an ordered list of sources, verifies each, retries, hedges
+// the slow ones, and falls back. The decisions are in fetch_core.h, without threads or clock.
 #pragma once
 
 #include <functional>
@@ -11,20 +11,13 @@
 
 #include "base/units.h"
 #include "os/world.h"
+#include "transfer/fetch_core.h"
 #include "transfer/source.h"
 
 namespace weightcast::transfer {
 
-struct FetchOptions {
-  int parallel = 4;                          // reads in flight
-  int attempts_per_source = 4;               // then the next source is asked
-  Duration backoff = milliseconds(50);       // full jitter, doubles each attempt
-  Duration backoff_max = seconds(5);
-  Duration timeout = seconds(300);           // of one Fetch; then kDeadlineExceeded
-};
-
-// A range of one object. `verify` runs on the fetched bytes (any thread); its failure counts against
-// the source, and the piece is fetched again from the next one.
+// A range of one object. `verify` runs on the fetched bytes (any thread, perhaps on two copies at
+// once); its failure counts against the source, and the piece is fetched again from the next one.
 struct Piece {
   std::string key;
   int64_t offset = 0;
@@ -35,12 +28,19 @@ struct Piece {
 class Fetcher {
  public:
   // Sources in order of preference; they outlive the fetcher.
+  // `options.parallel` 1 suits a source that is a memory copy away (a directory, this process): its
+  // pieces are read straight into `out` on the calling thread, and the caller's threads are the
+  // parallelism.
   Fetcher(os::World& world, std::vector<Source*> sources, FetchOptions options = {});
-  ~Fetcher();
+  ~Fetcher();  // waits for reads that were given up
 
   // Returns when every piece is there and verified, or with the first error that no source could
-  // mend (kUnavailable, kNotFound, kDataLoss: naming object, range and each source's answer).
-  // Any thread; concurrent calls share nothing but the counters.
+  // mend (kUnavailable, kNotFound, kDataLoss: naming object, range and each source's answer), or at
+  // options.timeout (kDeadlineExceeded). After an error `out` is unspecified. One piece, or
+  // parallel 1: on this thread, which a source may hold up for as long as its own timeout. More: on
+  // the fetcher's threads, each read into a buffer of its own, so that neither a hedge nor a read
+  // that was given up writes into `out`; at most 2 * parallel buffers, and those of given up reads.
+  // Any thread; concurrent calls share counters, threads and what is known of sources' health.
   Status Fetch(std::span<Piece> pieces);
 
   // Bytes that arrived and verified, by source kind.
@@ -48,6 +48,9 @@ class Fetcher {
 
  private:
   struct State;
+  class Call;
+  Status FetchInline(std::span<Piece> pieces);
+
   std::unique_ptr<State> state_;
 };
 
