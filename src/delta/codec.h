@@ -1,7 +1,7 @@
 // Chunk codec: one chunk's packed (base, next) to bytes, and (base, bytes) back to next.
 // Pure: no I/O, no clock, no globals; every function may run on many threads at once (scratch is
-// the caller's, one a thread). Bit-exact: units are compared as bits, so -0.0 and NaN payloads count.
-// Format: docs/formats/part.md, "Chunk payload".
+// the caller's, one a thread). Bit-exact: units are compared as bits, so -0.0 and NaN payloads
+// count. Format: docs/formats/part.md, "Chunk payload".
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class Scratch {
   State& state() { return *state_; }
 
   // Ascending positions of the units that the last EncodeChunk found changed, or that the last
-  // DecodeChunk changed (empty after kRaw and after kXorPlanes without base). Valid until the next call.
+  // DecodeChunk changed; empty where there was no base. Valid until the next call.
   const std::vector<uint32_t>& changed() const;
 
  private:
@@ -56,7 +56,8 @@ class Scratch {
 // Deterministic: equal inputs give equal bytes on every CPU.
 //   Requires: base empty or base.size() == next.size(); next.size() a multiple of UnitBytes(dtype)
 //   and at most kChunkUnitsMax units.
-ChunkInfo EncodeChunk(tensor::DType dtype, ByteSpan base, ByteSpan next, Scratch& scratch, Bytes* out);
+ChunkInfo EncodeChunk(tensor::DType dtype, ByteSpan base, ByteSpan next, Scratch& scratch,
+                      Bytes* out);
 
 // Restores `next`. `payload` is untrusted. `base` empty only if the chunk was encoded without one.
 // Errors: kDataLoss if `payload` is not exactly one well-formed chunk of next.size() bytes with

@@ -41,14 +41,14 @@ struct PartChunk {
   int32_t tensor = 0;
   tensor::Box box;
   Method method = Method::kRaw;
-  bool without_base = false;    // decodes without a base (kFull parts, and raw chunks of a rank that
-                                // had no baseline)
-  int64_t offset = 0;           // of the payload in the object
+  bool without_base = false;  // decodes without a base (kFull parts, and raw chunks of a rank that
+                              // had no baseline)
+  int64_t offset = 0;         // of the payload in the object
   int64_t payload_bytes = 0;
   int64_t changed_units = 0;
   tensor::TensorDigest base_digest;  // zero when without_base
   tensor::TensorDigest next_digest;
-  Sha256Digest sha256;          // of the payload
+  Sha256Digest sha256;  // of the payload
 };
 
 struct PartIndex {
@@ -60,8 +60,8 @@ struct PartIndex {
 // What the announcement carries so that a reader can believe the part.
 struct PartSeal {
   int64_t object_bytes = 0;
-  int64_t footer_bytes = 0;      // index and trailer: the last bytes of the object
-  Sha256Digest footer_sha256;    // of those bytes
+  int64_t footer_bytes = 0;    // index and trailer: the last bytes of the object
+  Sha256Digest footer_sha256;  // of those bytes
 };
 
 // Writes a part into a sink, chunk by chunk; holds only the index (about 120 bytes a chunk).
@@ -96,8 +96,8 @@ Result<PartIndex> ParsePartFooter(ByteSpan footer, const PartSeal& seal,
 inline constexpr int64_t kPartTrailerBytes = 24;
 Result<PartSeal> SealFromTrailer(ByteSpan trailer, int64_t object_bytes);
 
-// Decodes one chunk of a part and proves it: payload SHA-256, base digest before, next digest after.
-// Errors: kDataLoss saying which of the three failed, with tensor name and box.
+// Decodes one chunk of a part and proves it: payload SHA-256, base digest before, next digest
+// after. Errors: kDataLoss saying which of the three failed, with tensor name and box.
 //   Requires: next.size() == units of chunk.box * unit bytes; `base` packed, or empty if
 //   chunk.without_base.
 Status DecodeVerified(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,

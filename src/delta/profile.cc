@@ -1,0 +1,147 @@
+#include "delta/profile.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <vector>
+
+#include "delta/cost.h"
+
+namespace weightcast::delta {
+namespace {
+
+// Units sampled for the histogram of octaves, and changed units sampled for that of values: enough
+// for a percent of precision where it matters, and 2 % of the time of the scan.
+constexpr size_t kUnitSamples = 8192;
+constexpr size_t kValueSamples = 2048;
+
+// What another class costs beside its marks: threshold, count, shift.
+constexpr uint64_t kClassBits = 40;
+
+// Octaves that are told apart when classes are chosen; rarely are more than 40 occupied.
+constexpr size_t kBinsMax = 64;
+
+// Neighbouring octaves with the number of units and of changed units in them.
+struct Bin {
+  uint32_t first_octave = 0;
+  uint64_t units = 0;
+  uint64_t changed = 0;
+};
+
+template <typename U>
+std::vector<Bin> CountOctaves(const UnitFormat& format, ByteSpan base,
+                              std::span<const uint32_t> changed) {
+  const size_t units = base.size() / sizeof(U);
+  std::array<uint32_t, kOctavesMax> sampled{};
+  std::array<uint32_t, kOctavesMax> hits{};
+  // An odd stride does not stay in one column of a matrix whose rows are a power of two long.
+  const size_t stride = units / kUnitSamples | 1;
+  for (size_t i = 0; i < units; i += stride) {
+    ++sampled[OctaveOf(format, LoadLe<U>(base.data() + i * sizeof(U)))];
+  }
+  for (const uint32_t i : changed) ++hits[OctaveOf(format, LoadLe<U>(base.data() + i * sizeof(U)))];
+  std::vector<Bin> bins;
+  for (uint32_t o = 0; o < format.octaves; ++o) {
+    if (sampled[o] == 0 && hits[o] == 0) continue;
+    bins.push_back({o, std::max<uint64_t>(sampled[o] * stride, hits[o]), hits[o]});
+  }
+  while (bins.size() > kBinsMax) {
+    for (size_t b = 0; b < bins.size() / 2; ++b) {
+      const Bin& low = bins[2 * b];
+      const Bin& high = bins[2 * b + 1];
+      bins[b] = {low.first_octave, low.units + high.units, low.changed + high.changed};
+    }
+    if (bins.size() % 2 != 0) bins[bins.size() / 2] = bins.back();
+    bins.resize((bins.size() + 1) / 2);
+  }
+  return bins;
+}
+
+// Cuts the bins into at most kClassesMax classes so that marking the changed units class by class
+// costs the fewest bits: dynamic programming over where the last class starts.
+void ChooseClasses(std::span<const Bin> bins, ChunkProfile* profile) {
+  const size_t n = bins.size();
+  using Row = std::array<uint64_t, kBinsMax + 1>;
+  std::array<Row, kClassesMax + 1> best;  // [classes][bins]: least bits
+  std::array<std::array<uint8_t, kBinsMax + 1>, kClassesMax + 1> start{};  // of the last class
+  for (Row& row : best) row.fill(std::numeric_limits<uint64_t>::max() / 2);
+  best[0][0] = 0;
+  for (size_t first = 0; first < n; ++first) {
+    uint64_t units = 0;
+    uint64_t changed = 0;
+    for (size_t end = first + 1; end <= n; ++end) {
+      units += bins[end - 1].units;
+      changed += bins[end - 1].changed;
+      const uint64_t bits = MarkBits(changed, units) + kClassBits;
+      for (size_t classes = 1; classes <= kClassesMax; ++classes) {
+        const uint64_t all = best[classes - 1][first] + bits;
+        if (all < best[classes][end]) {
+          best[classes][end] = all;
+          start[classes][end] = static_cast<uint8_t>(first);
+        }
+      }
+    }
+  }
+  size_t classes = 1;
+  for (size_t c = 2; c <= kClassesMax; ++c) {
+    if (best[c][n] < best[classes][n]) classes = c;
+  }
+  profile->gap_bits = best[classes][n];
+  profile->classes.classes = classes;
+  size_t end = n;
+  for (size_t c = classes; c-- > 0;) {
+    end = start[c + 1][end];
+    profile->classes.first_octave[c] = c == 0 ? 0 : bins[end].first_octave;
+  }
+}
+
+// Order-0 bits of the changed units' values, from a sample.
+template <typename U>
+void EstimateValues(const UnitFormat& format, ByteSpan base, ByteSpan next,
+                    std::span<const uint32_t> changed, ChunkProfile* profile) {
+  std::array<uint32_t, 72> code_sizes{};  // small codes one by one, then by their number of bits
+  std::array<std::array<uint32_t, 256>, sizeof(U)> planes{};
+  const size_t stride = changed.size() / kValueSamples + 1;
+  uint64_t samples = 0;
+  uint64_t extra_bits = 0;
+  for (size_t i = 0; i < changed.size(); i += stride, ++samples) {
+    const auto old_unit = LoadLe<U>(base.data() + changed[i] * sizeof(U));
+    const auto new_unit = LoadLe<U>(next.data() + changed[i] * sizeof(U));
+    const uint64_t code = StepCode(format, old_unit, new_unit);
+    const auto width = static_cast<unsigned>(std::bit_width(code));
+    ++code_sizes[code < 8 ? code : 5 + width];
+    extra_bits += code < 8 ? 0 : width - 1;
+    for (size_t b = 0; b < sizeof(U); ++b) {
+      ++planes[b][static_cast<uint8_t>((old_unit ^ new_unit) >> (8 * b))];
+    }
+  }
+  const uint64_t count = changed.size();
+  profile->step_bits = (EntropyBits(code_sizes) + extra_bits) * count / samples;
+  const uint64_t unchanged =
+      (base.size() / sizeof(U) - count) * samples / count;  // in sample scale
+  for (auto& plane : planes) {
+    profile->word_bits += EntropyBits(plane) * count / samples;
+    plane[0] += static_cast<uint32_t>(unchanged);
+    profile->plane_bits += EntropyBits(plane) * count / samples;
+  }
+}
+
+}  // namespace
+
+ChunkProfile ProfileChunk(const UnitFormat& format, ByteSpan base, ByteSpan next,
+                          std::span<const uint32_t> changed) {
+  ChunkProfile profile;
+  profile.classes.format = format;
+  profile.bitmap_bits = MarkBits(changed.size(), base.size() / format.bytes);
+  WithUnit(format.bytes, [&]<typename U>() {
+    if (format.is_float) {
+      ChooseClasses(CountOctaves<U>(format, base, changed), &profile);
+    } else {
+      profile.gap_bits = profile.bitmap_bits;
+    }
+    EstimateValues<U>(format, base, next, changed, &profile);
+  });
+  return profile;
+}
+
+}  // namespace weightcast::delta

@@ -1,0 +1,28 @@
+// What the encoder learns about a chunk before it chooses a method: classes of base magnitude, and
+// about how many bits positions and values will take. Sampled and counted in integers, so that
+// equal chunks give equal profiles on every CPU. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/bytes.h"
+#include "delta/scan.h"
+
+namespace weightcast::delta {
+
+struct ChunkProfile {
+  ClassTable classes;
+  uint64_t gap_bits = 0;     // positions, given the classes
+  uint64_t bitmap_bits = 0;  // positions, without classes
+  uint64_t step_bits = 0;    // values as step codes
+  uint64_t word_bits = 0;    // values as XOR words in planes
+  uint64_t plane_bits = 0;   // XOR words of all units in planes
+};
+
+//   Requires: changed is not empty and holds the ascending positions of the units that differ.
+ChunkProfile ProfileChunk(const UnitFormat& format, ByteSpan base, ByteSpan next,
+                          std::span<const uint32_t> changed);
+
+}  // namespace weightcast::delta

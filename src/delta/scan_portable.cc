@@ -1,0 +1,73 @@
+#include "delta/scan_loops.h"
+
+namespace weightcast::delta {
+namespace {
+
+struct Portable {
+  template <int W>
+  struct Group {
+    int64_t magnitude[64];
+
+    static Group Load(const uint8_t* from) {
+      Group group;
+      for (int i = 0; i < 64; ++i) {
+        const uint64_t bits = LoadUnit<W>(from + i * W);
+        group.magnitude[i] = static_cast<int64_t>(bits & (~uint64_t{0} >> (64 - 8 * W + 1)));
+      }
+      return group;
+    }
+    uint64_t Above(int64_t limit) const {
+      uint64_t bits = 0;
+      for (int i = 0; i < 64; ++i) bits |= uint64_t{magnitude[i] > limit} << i;
+      return bits;
+    }
+    uint64_t CountsAbove(const ScanLimits& limits) const {
+      uint64_t counts = 0;
+      for (int k = 0; k < 7; ++k) {
+        unsigned above = 0;
+        for (int i = 0; i < 64; ++i) above += magnitude[i] > limits.limit[k + 1] ? 1 : 0;
+        counts |= uint64_t{above} << (8 * k);
+      }
+      return counts;
+    }
+  };
+
+  template <int W>
+  using Limits = const ScanLimits&;
+
+  template <int W>
+  static uint64_t Differ(const uint8_t* base, const uint8_t* next) {
+    if (memcmp(base, next, 64 * W) == 0) return 0;
+    uint64_t bits = 0;
+    for (int i = 0; i < 64; ++i) {
+      bits |= uint64_t{LoadUnit<W>(base + i * W) != LoadUnit<W>(next + i * W)} << i;
+    }
+    return bits;
+  }
+
+  struct Counts {
+    uint32_t number[8];
+
+    explicit Counts(const uint32_t* from) { memcpy(number, from, sizeof number); }
+    void Add(uint64_t bytes) {
+      for (int c = 0; c < 8; ++c) number[c] += static_cast<uint8_t>(bytes >> (8 * c));
+    }
+    void Subtract(uint64_t bytes) {
+      for (int c = 0; c < 8; ++c) number[c] -= static_cast<uint8_t>(bytes >> (8 * c));
+    }
+    void Store(uint32_t* to) const { memcpy(to, number, sizeof number); }
+    unsigned Hits(uint64_t bytes) const {
+      unsigned hits = 0;
+      for (int c = 0; c < 8; ++c) {
+        if (number[c] < static_cast<uint8_t>(bytes >> (8 * c))) hits |= 1u << c;
+      }
+      return hits;
+    }
+  };
+};
+
+}  // namespace
+
+const ScanKernels kScanPortable = MakeScanKernels<Portable>();
+
+}  // namespace weightcast::delta
