@@ -215,18 +215,22 @@ std::string HfDirectory::weight_path(size_t file) const {
 }
 
 Result<std::vector<SideFile>> HfDirectory::HashSideFiles(os::Fs& fs) const {
+  return tensor::HashSideFiles(fs, path_);
+}
+
+Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs, const std::string& path) {
   std::vector<SideFile> files;
-  WC_TRY(ListSideFiles(fs, path_, "", 0, &files).With(path_));
+  WC_TRY(ListSideFiles(fs, path, "", 0, &files).With(path));
   std::vector<std::string> bad;
   for (const SideFile& file : files) {
     if (file.bytes > kSideFileBytesMax) {
       bad.push_back(file.name + " of " + std::to_string(file.bytes) + " bytes");
     }
   }
-  WC_TRY(AllGood(bad).With(path_ + ": a side file has at most " +
+  WC_TRY(AllGood(bad).With(path + ": a side file has at most " +
                            std::to_string(kSideFileBytesMax) + " bytes"));
   for (SideFile& file : files) {
-    file.sha256 = WC_TRY(HashFile(fs, os::JoinPath(path_, file.name), file.bytes));
+    file.sha256 = WC_TRY(HashFile(fs, os::JoinPath(path, file.name), file.bytes));
   }
   std::ranges::sort(files, {}, &SideFile::name);
   return files;

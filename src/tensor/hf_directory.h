@@ -45,6 +45,9 @@ struct SideFile {    // config, tokenizer, index, ...: everything that is not a 
   Sha256Digest sha256;
 };
 
+// The side files of any directory; see HfDirectory::HashSideFiles.
+Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs, const std::string& path);
+
 class HfDirectory {
  public:
   // Reads headers and index only. With an index: the files it names. Without: model.safetensors, or

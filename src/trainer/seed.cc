@@ -6,33 +6,20 @@
 #include "base/text.h"
 
 namespace weightcast::trainer {
-namespace {
 
-// Configs and tokenizers are a few MB; nothing that large belongs beside weights.
-constexpr int64_t kSideFileBytesMax = 512 * kMiB;
-
-}  // namespace
-
-Status StoreSideFiles(os::World& world, store::Store& store, const tensor::HfDirectory& directory,
-                      const std::vector<tensor::SideFile>& files) {
-  for (const tensor::SideFile& file : files) {
-    const std::string path = os::JoinPath(directory.path(), file.name);
-    const Bytes bytes = WC_TRY(world.fs.ReadAll(path, kSideFileBytesMax));
+Result<std::vector<catalog::SideFileRow>> PublishSideFiles(os::World& world, store::Store& store,
+                                                           const std::string& directory) {
+  std::vector<catalog::SideFileRow> rows;
+  for (const tensor::SideFile& file : WC_TRY(tensor::HashSideFiles(world.fs, directory))) {
+    const std::string path = os::JoinPath(directory, file.name);
+    const Bytes bytes = WC_TRY(world.fs.ReadAll(path, file.bytes));
     if (Sha256::Of(bytes) != file.sha256) {
       return Error{Code::kDataLoss, path + ": changed while it was read"};
     }
-    Status put = store.Put(catalog::SideFileKey(file.sha256), bytes);
-    if (!put.ok() && put.error().code != Code::kAlreadyExists) return put.With(path);
+    const Status put = store.Put(catalog::SideFileKey(file.sha256), bytes);
+    if (!put.ok() && put.error().code != Code::kAlreadyExists) return put.error().With(path);
+    rows.push_back({file.name, file.bytes, file.sha256});
   }
-  return Ok();
-}
-
-Result<std::vector<catalog::SideFileRow>> PublishSideFiles(os::World& world, store::Store& store,
-                                                           const tensor::HfDirectory& directory) {
-  const std::vector<tensor::SideFile> files = WC_TRY(directory.HashSideFiles(world.fs));
-  WC_TRY(StoreSideFiles(world, store, directory, files));
-  std::vector<catalog::SideFileRow> rows;
-  for (const tensor::SideFile& file : files) rows.push_back({file.name, file.bytes, file.sha256});
   return rows;
 }
 
@@ -56,7 +43,7 @@ Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog,
       WC_TRY(tensor::MappedWeights::Map(world.fs, seed, /*writable=*/false));
   std::vector<tensor::TensorDigest> digests =
       WC_TRY(tensor::DigestAll(*inventory, weights, options.threads, options.progress));
-  std::vector<catalog::SideFileRow> side_files = WC_TRY(PublishSideFiles(world, store, seed));
+  std::vector<catalog::SideFileRow> side_files = WC_TRY(PublishSideFiles(world, store, seed.path()));
   catalog::Version version =
       WC_TRY(catalog.RegisterSeed({.run = run.uid,
                                    .digests = std::move(digests),

@@ -13,14 +13,10 @@
 
 namespace weightcast::trainer {
 
-// Stores each side file once, by content. Errors: as Store::Put; kDataLoss if a file changed since it
-// was hashed.
-Status StoreSideFiles(os::World& world, store::Store& store, const tensor::HfDirectory& directory,
-                      const std::vector<tensor::SideFile>& files);
-
-// Side files of a directory as catalog rows, stored.
+// Hashes the side files of a directory, stores each once, by content, and gives their catalog rows.
+// Errors: as Store::Put; kDataLoss if a file changed since it was hashed.
 Result<std::vector<catalog::SideFileRow>> PublishSideFiles(os::World& world, store::Store& store,
-                                                           const tensor::HfDirectory& directory);
+                                                           const std::string& directory);
 
 struct SeedOptions {
   std::string run_name;
