@@ -47,7 +47,7 @@ class App {
 // returns the action; the action's error becomes the exit code of docs/cli.md.
 struct Command {
   const char* name;      // "publish", or "catalog rebuild" for a nested one
-  const char* summary;   // one line
+  const char* summary;   // one line; empty: for other commands of ours, not shown in --help
   const char* examples;  // shown below --help
   std::function<std::function<Status(App&)>(Flags&)> setup;
 };

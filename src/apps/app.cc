@@ -1,0 +1,91 @@
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "apps/command.h"
+#include "base/text.h"
+#include "catalog/sql/sqlite.h"
+#include "store/directory_store.h"
+
+namespace weightcast::apps {
+namespace {
+
+// The rest of `url` after `scheme`, or nothing.
+std::optional<std::string> AfterScheme(const std::string& url, std::string_view scheme) {
+  if (!url.starts_with(scheme)) return std::nullopt;
+  return url.substr(scheme.size());
+}
+
+Result<std::string> AbsolutePath(const std::string& url, const std::string& path) {
+  if (path.empty()) return Error{Code::kInvalidArgument, Quoted(url) + ": the path is missing"};
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+}  // namespace
+
+void App::Emit(const Json& document, const std::string& text) {
+  const std::string out = json_ ? document.dump(2) + "\n" : text;
+  std::fwrite(out.data(), 1, out.size(), stdout);
+  std::fflush(stdout);
+}
+
+void App::Progress(const std::string& label, int64_t done, int64_t total) {
+  if (::isatty(STDERR_FILENO) == 0 || total <= 0) return;
+  constexpr int kWidth = 40;
+  const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const int filled = static_cast<int>(std::lround(share * kWidth));
+  const std::string bar = std::string(static_cast<size_t>(filled), '=') +
+                          std::string(static_cast<size_t>(kWidth - filled), ' ');
+  std::fprintf(stderr, "\r%s [%s] %s of %s%s", label.c_str(), bar.c_str(), BytesText(done).c_str(),
+               BytesText(total).c_str(), done >= total ? "\n" : "");
+}
+
+Result<std::unique_ptr<catalog::Catalog>> App::OpenCatalog(const std::string& url, bool create) {
+  if (const auto path = AfterScheme(url, "sqlite:")) {
+    return catalog::OpenSqliteCatalog(world_, WC_TRY(AbsolutePath(url, *path)), {.create = create});
+  }
+  return Error{Code::kInvalidArgument,
+               "catalog " + Quoted(url) + ": expected sqlite:PATH (a file on this host)"};
+}
+
+Result<store::Store*> App::OpenStore(const std::string& url) {
+  const auto path = AfterScheme(url, "file:");
+  if (!path) {
+    return Error{Code::kInvalidArgument, "store " + Quoted(url) + ": expected file:PATH"};
+  }
+  const std::string absolute = WC_TRY(AbsolutePath(url, *path));
+  for (const auto& [known, store] : stores_) {
+    if (known == absolute) return store.get();
+  }
+  stores_.emplace_back(absolute, WC_TRY(store::OpenDirectoryStore(world_, absolute)));
+  return stores_.back().second.get();
+}
+
+std::string BytesText(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 999.95 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+std::string PercentText(double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
+  return text;
+}
+
+std::string SecondsText(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, value < 10 ? "%.3f s" : "%.1f s", value);
+  return text;
+}
+
+}  // namespace weightcast::apps

@@ -1,0 +1,13 @@
+// `weightcast completion bash`: a completion script made from the command table.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace weightcast::apps {
+
+// Adds the command to the parser; it prints when parsed.
+void AddCompletionCommand(CLI::App& parser);
+
+}  // namespace weightcast::apps

@@ -1,0 +1,422 @@
+// publish: one writer, all ranks, or one rank.
+#include <cstdlib>
+
+#include "apps/command.h"
+#include "apps/model_source.h"
+#include "apps/process.h"
+#include "base/text.h"
+#include "trainer/publisher.h"
+#include "trainer/seed.h"
+
+namespace weightcast::apps {
+namespace {
+
+struct PublishFlags {
+  std::string catalog;
+  std::string store;
+  std::string run;
+  std::string model;
+  std::string shards;
+  std::string config;
+  std::string seed;
+  std::string baseline;
+  std::string fork;
+  std::string step;
+  std::string mode = "bridge";
+  std::vector<std::string> carry;
+  std::vector<std::string> labels;
+  std::optional<int64_t> rank;
+  std::optional<int64_t> number;
+  std::optional<int64_t> epoch;
+  std::optional<int64_t> wait;
+  int64_t full_every = 0;
+  int64_t threads = 0;
+  int64_t staging_timeout = 3600;
+  bool full = false;
+};
+
+Error Usage(const std::string& what) { return {Code::kInvalidArgument, "publish: " + what}; }
+
+Status CheckFlags(const PublishFlags& f) {
+  if (!f.model.empty() && !f.shards.empty()) return Usage("expected MODEL_DIR or --shards, not both");
+  if (f.model.empty() && f.shards.empty() && f.seed.empty()) {
+    return Usage("expected MODEL_DIR, --shards DIR or --seed HF_DIR");
+  }
+  if (f.rank && (f.shards.empty() || !f.number || !f.epoch)) {
+    return Usage("--rank needs --shards, --number and --epoch, equal on all ranks");
+  }
+  if (f.full_every < 0) return Usage("--full-every " + std::to_string(f.full_every) + " is negative");
+  if (f.number && *f.number < 1) {
+    return Usage("--number " + std::to_string(*f.number) +
+                 ": publishing starts at 1; version 0 is the seed");
+  }
+  return Ok();
+}
+
+Result<std::map<std::string, std::string>> ParseLabels(const std::vector<std::string>& labels) {
+  std::map<std::string, std::string> out;
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Usage("--label " + Quoted(label) + ": expected k=v");
+    }
+    out[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  return out;
+}
+
+// $XDG_STATE_HOME/weightcast/<run uid>, as docs/cli.md says.
+std::string DefaultBaseline(const RunUid& run) {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string base = state != nullptr && *state != '\0' ? state
+                           : home != nullptr                  ? std::string(home) + "/.local/state"
+                                                              : "/var/tmp";
+  return base + "/weightcast/" + run.hex();
+}
+
+Json ToJson(const catalog::Run& run, const catalog::Version& version,
+            const trainer::PublishReport& report) {
+  const catalog::PublishStats& stats = report.stats;
+  const double density = stats.elements > 0 ? static_cast<double>(stats.changed_elements) /
+                                                  static_cast<double>(stats.elements)
+                                            : 0.0;
+  return {{"run", run.name},
+          {"number", version.number},
+          {"uid", version.uid.hex()},
+          {"epoch", version.epoch.value},
+          {"kind", catalog::KindName(version.kind)},
+          {"state", catalog::StateName(version.state)},
+          {"base", version.base.empty() ? Json() : Json(version.base.hex())},
+          {"root", version.root.empty() ? Json() : Json(version.root.hex())},
+          {"elements", stats.elements},
+          {"changed_elements", stats.changed_elements},
+          {"density", density},
+          {"payload_bytes", stats.payload_bytes},
+          {"wire_bytes", stats.wire_bytes},
+          {"baseline_rebuilt", report.baseline_rebuilt},
+          {"already", report.already},
+          {"seconds",
+           {{"diff", report.seconds_diff},
+            {"encode", report.seconds_encode},
+            {"stall", report.seconds_stall},
+            {"store", report.seconds_store},
+            {"announce", report.seconds_announce},
+            {"total", report.seconds_total}}}};
+}
+
+std::string ToText(const catalog::Run& run, const catalog::Version& version,
+                   const trainer::PublishReport& report) {
+  const catalog::PublishStats& stats = report.stats;
+  const std::string name = "version " + std::to_string(version.number) + " of run " + run.name;
+  std::string text = name + ": state: " + std::string(catalog::StateName(version.state)) + ", " +
+                     std::string(catalog::KindName(version.kind)) + ", epoch " +
+                     std::to_string(version.epoch.value) + ", uid " + version.uid.hex() + "\n";
+  if (stats.elements > 0) {
+    const double density =
+        static_cast<double>(stats.changed_elements) / static_cast<double>(stats.elements);
+    text += "  changed " + std::to_string(stats.changed_elements) + " of " +
+            std::to_string(stats.elements) + " elements (" + PercentText(density) + "), wire " +
+            BytesText(stats.wire_bytes) + ", stall " + SecondsText(report.seconds_stall) +
+            ", total " + SecondsText(report.seconds_total) + "\n";
+  }
+  if (report.baseline_rebuilt) text += "  the baseline was missing or elsewhere and was rebuilt\n";
+  if (report.raw) text += "  no baseline could be had: sent without one\n";
+  if (!version.root.empty()) text += "  root " + version.root.hex() + "\n";
+  return text;
+}
+
+// One invocation: what is published, into which run, under which epoch and number.
+class Publish {
+ public:
+  Publish(App& app, const PublishFlags& flags) : app_(app), flags_(flags) {}
+
+  Status Run() {
+    WC_TRY(CheckFlags(flags_));
+    catalog_ = WC_TRY(app_.OpenCatalog(flags_.catalog));
+    store_ = WC_TRY(app_.OpenStore(flags_.store));
+    if (!flags_.seed.empty()) {
+      seed_ = WC_TRY(tensor::HfDirectory::Open(app_.world().fs, flags_.seed).With("--seed"));
+    }
+    if (flags_.model.empty() && flags_.shards.empty()) return SeedOnly();
+    WC_TRY(OpenSource());
+    WC_TRY(OpenRun());
+    if (flags_.rank) return OneRank(RankId{static_cast<int32_t>(*flags_.rank)});
+    WC_TRY(OpenEpoch());
+    WC_TRY(ChooseNumber());
+    return flags_.shards.empty() ? OneRank(RankId{0}) : AllRanks();
+  }
+
+ private:
+  Status SeedOnly() {
+    const std::vector<std::string> carried = CarriedNames(*seed_->inventory(), flags_.carry);
+    const trainer::RegisteredSeed seed = WC_TRY(Register(carried));
+    app_.Emit(ToJson(seed.run, seed.version, {}), ToText(seed.run, seed.version, {}));
+    return Ok();
+  }
+
+  Result<trainer::RegisteredSeed> Register(const std::vector<std::string>& carried) {
+    const int64_t total = seed_->inventory()->bytes();
+    return trainer::RegisterSeed(
+        app_.world(), *catalog_, *store_, *seed_,
+        {.run_name = flags_.run,
+         .carried = carried,
+         .threads = static_cast<int>(flags_.threads),
+         .progress = [&](int64_t done) { app_.Progress("seed", done, total); }});
+  }
+
+  // The reference that the produced names must fit: the run's own inventory, else the seed's.
+  Status OpenSource() {
+    Result<catalog::Run> existing = catalog_->FindRun(flags_.run);
+    if (!existing.ok() && existing.error().code != Code::kNotFound) return existing.error();
+    if (existing.ok()) run_ = *existing;
+    SourceOptions options{.carry = flags_.carry};
+    if (run_) {
+      options.reference = run_->inventory;
+      for (const int32_t index : run_->carried) {
+        options.carry.push_back((*run_->inventory)[static_cast<size_t>(index)].name);
+      }
+    } else if (seed_) {
+      options.reference = seed_->inventory();
+    }
+    source_ = WC_TRY(flags_.shards.empty()
+                         ? OpenHfSource(app_.world(), flags_.model, options)
+                         : OpenShardSource(app_.world(), flags_.shards, flags_.config, options));
+    return Ok();
+  }
+
+  Status OpenRun() {
+    if (!flags_.fork.empty()) return Fork();
+    if (run_ && catalog_->FindVersion(run_->uid, "0").ok()) return Ok();
+    if (seed_) {
+      run_ = WC_TRY(Register(source_.carried)).run;
+    } else if (!run_) {
+      run_ = WC_TRY(catalog_->OpenRun(
+          {.name = flags_.run, .inventory = source_.plan.inventory, .carried = {}}));
+    }
+    return Ok();
+  }
+
+  Status Fork() {
+    const size_t at = flags_.fork.find('@');
+    if (at == std::string::npos) return Usage("--fork " + Quoted(flags_.fork) + ": expected RUN@VERSION");
+    const catalog::Run origin = WC_TRY(catalog_->FindRun(flags_.fork.substr(0, at)));
+    const catalog::Version version =
+        WC_TRY(catalog_->FindVersion(origin.uid, flags_.fork.substr(at + 1)));
+    run_ = WC_TRY(catalog_->ForkRun(flags_.run, version.uid));
+    return Ok();
+  }
+
+  Status OpenEpoch() {
+    catalog::EpochRequest request{.run = run_->uid,
+                                  .token = {},
+                                  .number = {},
+                                  .plan = source_.plan.Hash(),
+                                  .participants = trainer::Participants(source_.plan)};
+    if (flags_.epoch) {
+      request.number = Epoch{*flags_.epoch};
+    } else {
+      // One invocation is one life of the trainer job.
+      std::array<uint8_t, 16> token{};
+      app_.world().random.Fill(token);
+      request.token = "publish-" + Hex(token);
+    }
+    epoch_ = WC_TRY(catalog_->OpenEpoch(request));
+    return Ok();
+  }
+
+  Status ChooseNumber() {
+    if (flags_.number) {
+      number_ = *flags_.number;
+      return Ok();
+    }
+    const Result<catalog::Version> latest = catalog_->FindVersion(run_->uid, "latest");
+    if (!latest.ok() && latest.error().code != Code::kNotFound) return latest.error();
+    number_ = latest.ok() ? latest->number + 1 : 1;
+    return Ok();
+  }
+
+  bool WantsFull() const {
+    return flags_.full || (flags_.full_every > 0 && number_ % flags_.full_every == 0);
+  }
+
+  Result<trainer::PublishRequest> Request() {
+    trainer::PublishRequest request{
+        .epoch = epoch_,
+        .number = number_,
+        .step_token = flags_.step.empty() ? std::to_string(number_) : flags_.step,
+        .full = WantsFull(),
+        .store_url = store_->url(),
+        .labels = WC_TRY(ParseLabels(flags_.labels)),
+        .side_files = {},
+        .staging_timeout = seconds(flags_.staging_timeout),
+        .wait_ready = {}};
+    if (flags_.wait) request.wait_ready = seconds(*flags_.wait);
+    // A run that began from a seed has its side files; otherwise they come with the weights.
+    if (!catalog_->FindVersion(run_->uid, "0").ok() && !source_.side_files.empty()) {
+      request.side_files =
+          WC_TRY(trainer::PublishSideFiles(app_.world(), *store_, source_.side_files));
+    }
+    return request;
+  }
+
+  Status OneRank(RankId rank) {
+    if (flags_.rank) {
+      number_ = *flags_.number;
+      WC_TRY(OpenEpoch());
+    }
+    if (rank.value < 0 || static_cast<size_t>(rank.value) >= source_.plan.ranks.size()) {
+      return Usage("--rank " + std::to_string(rank.value) + ": the layout has " +
+                   std::to_string(source_.plan.ranks.size()) + " ranks");
+    }
+    const layout::RankPlan& own = source_.plan.ranks[static_cast<size_t>(rank.value)];
+    if (own.slices.empty()) {
+      app_.Emit({{"rank", rank.value}, {"state", "nothing to publish"}},
+                "rank " + std::to_string(rank.value) + " owns nothing and has nothing to publish\n");
+      return Ok();
+    }
+    const trainer::ShardSet shards = WC_TRY(source_.OpenShards(app_.world(), rank));
+    const layout::ChunkList chunks = ChunksInRun(*run_->inventory, source_.plan, rank);
+    const PlanHash plan = source_.plan.Hash();
+    const std::string directory =
+        (flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline) + "/" + plan.brief() +
+        "-r" + std::to_string(rank.value);
+    const std::string identity =
+        run_->uid.hex() + " " + plan.hex() + " " + std::to_string(rank.value);
+    trainer::Baseline baseline =
+        WC_TRY(trainer::Baseline::Open(app_.world(), directory, identity, chunks));
+    const trainer::PublishRequest request = WC_TRY(Request());
+    trainer::PublisherOptions options{.threads = static_cast<int>(flags_.threads)};
+    if (seed_) options.seed = &*seed_;
+    const trainer::PublishReport report = WC_TRY(trainer::PublishRank(
+        app_.world(), *catalog_, *store_, [&](const std::string& url) { return app_.OpenStore(url); },
+        *run_, source_.plan, rank, shards, baseline, chunks, request, options));
+    app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
+    return Ok();
+  }
+
+  std::vector<std::string> RankCommand(int32_t rank) const {
+    std::vector<std::string> argv = {
+        app_.self(),      "publish",      "--json",
+        "--catalog",      flags_.catalog, "--store",
+        flags_.store,     "--run",        flags_.run,
+        "--shards",       flags_.shards,  "--rank",
+        std::to_string(rank), "--number", std::to_string(number_),
+        "--epoch",        std::to_string(epoch_.value),
+        "--threads",      std::to_string(flags_.threads),
+        "--staging-timeout", std::to_string(flags_.staging_timeout),
+        "--wait",         std::to_string(flags_.wait.value_or(600))};
+    const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
+                                                                {"--seed", &flags_.seed},
+                                                                {"--baseline", &flags_.baseline},
+                                                                {"--step", &flags_.step}};
+    for (const auto& [flag, value] : texts) {
+      if (!value->empty()) argv.insert(argv.end(), {flag, *value});
+    }
+    for (const std::string& pattern : flags_.carry) argv.insert(argv.end(), {"--carry", pattern});
+    for (const std::string& label : flags_.labels) argv.insert(argv.end(), {"--label", label});
+    if (WantsFull()) argv.emplace_back("--full");
+    return argv;
+  }
+
+  Status AllRanks() {
+    const SteadyTime start = app_.world().clock.Now();
+    std::vector<std::pair<int32_t, Process>> ranks;
+    for (const int32_t rank : trainer::Participants(source_.plan)) {
+      ranks.emplace_back(rank, WC_TRY(Process::Start(RankCommand(rank))));
+    }
+    trainer::PublishReport report;
+    std::optional<Error> failed;
+    for (auto& [rank, process] : ranks) {
+      const Process::Exit exit = WC_TRY(process.Wait(seconds(flags_.wait.value_or(600) + 3600)));
+      const Status counted = CountRank(rank, exit, &report);
+      if (!counted.ok() && !failed) failed = counted.error();
+    }
+    if (failed) return *failed;
+    report.version = WC_TRY(catalog_->FindVersion(run_->uid, std::to_string(number_)));
+    report.stats = report.version.stats;
+    report.seconds_total = ToSeconds(app_.world().clock.Now() - start);
+    app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
+    return Ok();
+  }
+
+  // Adds a rank's times (the slowest counts) or turns its failure into ours.
+  static Status CountRank(int32_t rank, const Process::Exit& exit, trainer::PublishReport* report) {
+    const std::string who = "rank " + std::to_string(rank);
+    const Result<Json> document = ParseJson(exit.out);
+    if (exit.code != 0) {
+      for (const Code code : {Code::kInvalidArgument, Code::kDataLoss, Code::kConflict,
+                              Code::kUnavailable}) {
+        if (ExitCode(code) != exit.code || !document.ok()) continue;
+        const Json error = document->value("error", Json::object());
+        return Error{code, who + ": " + error.value("message", "failed")};
+      }
+      return Error{Code::kInternal, who + " ended with exit code " + std::to_string(exit.code)};
+    }
+    if (!document.ok()) return document.error().With(who);
+    const Json seconds = document->value("seconds", Json::object());
+    const std::pair<const char*, double*> times[] = {{"diff", &report->seconds_diff},
+                                                     {"encode", &report->seconds_encode},
+                                                     {"stall", &report->seconds_stall},
+                                                     {"store", &report->seconds_store},
+                                                     {"announce", &report->seconds_announce}};
+    for (const auto& [name, time] : times) *time = std::max(*time, seconds.value(name, 0.0));
+    report->baseline_rebuilt |= document->value("baseline_rebuilt", false);
+    report->already |= document->value("already", false);
+    return Ok();
+  }
+
+  App& app_;
+  const PublishFlags& flags_;
+  std::unique_ptr<catalog::Catalog> catalog_;
+  store::Store* store_ = nullptr;
+  std::optional<tensor::HfDirectory> seed_;
+  std::optional<catalog::Run> run_;
+  ModelSource source_;
+  Epoch epoch_;
+  int64_t number_ = 0;
+};
+
+}  // namespace
+
+std::vector<Command> PublishCommands() {
+  return {{"publish", "publish weights as the next version of a run",
+           "  # register the seed checkpoint as version 0 (moves no weight bytes)\n"
+           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy --seed SEED_DIR\n"
+           "  # a Hugging Face directory becomes the next version\n"
+           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy MODEL_DIR\n"
+           "  # all Megatron ranks of a directory, one process each, a full version every 10\n"
+           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy "
+           "--shards SHARDS --full-every 10\n"
+           "  # one rank of a trainer job\n"
+           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy "
+           "--shards SHARDS --rank 3 --number 41 --epoch 2 --wait 60\n",
+           [](Flags& f) {
+             auto v = std::make_shared<PublishFlags>();
+             f.RequiredText("--catalog", &v->catalog, "sqlite:PATH")
+                 .RequiredText("--store", &v->store, "file:PATH, where bytes go")
+                 .RequiredText("--run", &v->run, "name of the run; made if missing")
+                 .OptionalArgument("MODEL_DIR", &v->model, "a Hugging Face directory")
+                 .Text("--shards", &v->shards, "Megatron ranks: topology.json, rankN.json, rankN.safetensors")
+                 .Text("--config", &v->config, "model config; default SHARDS/../hf_source/config.json")
+                 .Int("--rank", &v->rank, "publish one rank's part and return")
+                 .Int("--number", &v->number, "version number; default the latest + 1")
+                 .Int("--epoch", &v->epoch, "the current one joins, a higher one opens and fences")
+                 .Text("--step", &v->step, "step token, equal on all ranks; default the number")
+                 .Text("--seed", &v->seed, "the seed checkpoint; registers version 0 if missing")
+                 .Bool("--full", &v->full, "write a full version")
+                 .Int("--full-every", &v->full_every, "a full version when number mod N = 0; 0: never")
+                 .Int("--wait", &v->wait, "seconds to wait for READY")
+                 .Text("--baseline", &v->baseline, "where baselines are kept; default under XDG_STATE_HOME")
+                 .Texts("--carry", &v->carry, "pattern of seed tensors that the trainer does not hold")
+                 .Texts("--label", &v->labels, "k=v, kept with the version")
+                 .Choice("--mode", &v->mode, {"bridge"}, "how Megatron names become Hugging Face names")
+                 .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
+                 .Int("--threads", &v->threads, "0: all CPUs")
+                 .Int("--staging-timeout", &v->staging_timeout,
+                      "seconds after which an unfinished attempt is FAILED");
+             return [v](App& app) { return Publish(app, *v).Run(); };
+           }}};
+}
+
+}  // namespace weightcast::apps

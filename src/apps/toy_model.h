@@ -1,0 +1,63 @@
+// Models made up here: for the demo and the benchmarks. Real shapes and file formats, weights that
+// move as AdamW moves them (delta/adam_sim.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "delta/adam_sim.h"
+#include "layout/plan.h"
+#include "layout/topology.h"
+#include "os/world.h"
+#include "tensor/hf_directory.h"
+
+namespace weightcast::apps {
+
+// Dimensions of a dense decoder; the names are those of a Hugging Face config.
+struct ToyDims {
+  int64_t hidden = 768;
+  int64_t intermediate = 2048;
+  int64_t layers = 8;
+  int64_t heads = 12;
+  int64_t kv_heads = 4;
+  int64_t head_dim = 64;
+  int64_t vocabulary = 32000;
+
+  // About 100 M parameters, as the demo trains; and the shapes of a 0.6 B model (1.2 GB).
+  static ToyDims Demo() { return {}; }
+  static ToyDims Large() { return {1024, 3072, 28, 16, 8, 128, 151936}; }
+};
+
+// Writes `directory` with config.json and one weight file of random weights.
+Status MakeToyModel(os::World& world, const ToyDims& dims, uint64_t seed, const std::string& directory);
+
+// Writes a checkpoint directory with the same tensors as `like`, moved by `steps` AdamW steps.
+Status StepToyModel(os::World& world, const std::string& like, int steps, float learning_rate,
+                    uint64_t seed, const std::string& directory);
+
+// A trainer rank's weights in memory, cut from a checkpoint by the plan, and their optimizer.
+class ToyRank {
+ public:
+  static Result<ToyRank> Load(os::World& world, const layout::Plan& plan,
+                              const layout::Topology& topology, int32_t rank,
+                              const std::string& checkpoint, float learning_rate);
+  void Step();
+  // Writes rank<K>.safetensors into `directory`, replacing it atomically.
+  Status Save(const std::string& directory) const;
+
+ private:
+  ToyRank(os::World& world, int32_t rank) : world_(&world), rank_(rank) {}
+  os::World* world_;
+  int32_t rank_;
+  std::vector<layout::Param> params_;
+  std::vector<delta::AdamSim> optimizers_;
+};
+
+// Writes topology.json and rank<K>.json of a layout, as `--shards DIR` expects them.
+Status WriteTopology(os::World& world, const layout::Topology& topology, const std::string& directory);
+
+}  // namespace weightcast::apps
