@@ -1,5 +1,6 @@
-// A chain of versions made ready to replay: footers fetched and proven, chunks found by cell; and the
-// replay itself, cell by cell, in bounded memory. Used by agents (image) and trainers (lost baseline).
+// A chain of versions made ready to replay: footers fetched and proven, chunks found by cell; and
+// the replay itself, cell by cell, in bounded memory. Used by agents (image) and trainers (lost
+// baseline). docs/design/replay.md.
 #pragma once
 
 #include <functional>
@@ -16,12 +17,14 @@ namespace weightcast::transfer {
 
 // A chunk of one part in the chain.
 struct ChainChunk {
-  int32_t step = 0;    // position of its version in the chain
-  int32_t object = 0;  // into Chain::objects()
-  const delta::PartChunk* chunk = nullptr;
+  int32_t step =
+      0;  // 0: the full version that the chain starts with; i: the i-th step after the start
+  int32_t object = 0;                       // which of the chain's objects it lies in
+  const delta::PartChunk* chunk = nullptr;  // lives as long as the chain
 };
 
-// Consecutive cells that are replayed together: for each object their payloads are one byte range.
+// Cells that are replayed together. If they follow each other, their payloads are one byte range in
+// each object.
 struct ReplayCell {
   int32_t tensor = 0;
   int64_t cell = 0;
@@ -37,29 +40,41 @@ class Chain {
  public:
   // Fetches and proves the footer of every object that the plan needs (full and carried objects of
   // the start if it is kFull, delta objects of each step). `fetcher_for` gives the fetcher of a
-  // version's store. Errors: as Fetch; kDataLoss if a part's identity is not what the catalog says.
-  static Result<Chain> Load(const tensor::Inventory& inventory, const catalog::ReplayPlan& plan,
-                            const std::function<Result<Fetcher*>(const catalog::Version&)>& fetcher_for);
+  // version's store, once for each version that has objects. Inventory and fetchers outlive the
+  // chain. Memory: about 200 bytes a chunk, and 64 MiB of footers at a time. Errors: as Fetch;
+  // kDataLoss if a part's identity is not what the catalog says (every field that differs is
+  // named); kInvalidData if the versions do not follow each other, a footer is malformed, chunks of
+  // one version overlap, or a full start does not cover every unit of every tensor once (tensors
+  // and cells are named).
+  static Result<Chain> Load(
+      const tensor::Inventory& inventory, const catalog::ReplayPlan& plan,
+      const std::function<Result<Fetcher*>(const catalog::Version&)>& fetcher_for);
 
+  struct State;  // chain_state.h
   Chain(Chain&&) noexcept;
   Chain& operator=(Chain&&) noexcept;
   ~Chain();
 
   // Cells that some version of the chain changes (all cells if it starts with a full version), cut
-  // into batches of at most about `payload_bytes_max`, in (tensor, cell) order; only those for which
-  // `wanted` is true, if it is set.
+  // into batches of at most `payload_bytes_max` (but at least one cell), in (tensor, cell) order;
+  // only those for which `wanted` is true, if it is set.
   std::vector<ReplayBatch> Batches(
       int64_t payload_bytes_max,
       const std::function<bool(int32_t tensor, int64_t cell)>& wanted = {}) const;
   // Does the chain begin with a full version (so that cells need no base)?
   bool starts_full() const;
+  // Bytes of all its objects: what a replay of all cells fetches, footers included.
   int64_t wire_bytes() const;
 
-  // Replays one batch: for each cell, `base(cell, out)` fills the packed cell (not called if the
-  // chain starts full: every unit must then be covered), every chunk is decoded and proven in order,
-  // and `sink(cell, base, next)` gets the result (`base` empty if it starts full; both valid only
-  // during the call). Adds to `gained[tensor]` what the tensor's digest gains: next - base (next
-  // when it starts full), with the units covered. Any thread, each with a scratch of its own.
+  // Replays one batch: fetches its payloads; then for each cell, `base(cell, out)` fills the packed
+  // cell (not called if the chain starts full), every chunk is decoded and proven in order, and
+  // `sink(cell, base, next)` gets the result (`base` empty if it starts full; both valid only
+  // during the call). Adds to `gained[tensor]` what the tensor's digest gains: next - base, without
+  // units; if it starts full next, with the units covered. Any thread, each with a scratch and a
+  // `gained` of its own. Memory: the batch's payloads and four cells, kept in the scratch. Errors:
+  // as Fetch; kDataLoss naming tensor, box, version and object if a chunk does not prove; those of
+  // `base` and `sink`. After an error `gained` is unspecified.
+  //   Requires: gained->size() == the inventory's.
   class Scratch {
    public:
     Scratch();
@@ -77,7 +92,6 @@ class Chain {
                 const CellSink& sink, std::vector<tensor::Partial>* gained) const;
 
  private:
-  struct State;
   explicit Chain(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

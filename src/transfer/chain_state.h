@@ -1,0 +1,39 @@
+// Inside of the chain: what chain_load.cc makes and chain.cc and replay.cc use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "transfer/chain.h"
+
+namespace weightcast::transfer {
+
+struct ChainStep {
+  std::string text;  // "version 7 (1a2b3c4d)"
+  Fetcher* fetcher = nullptr;
+};
+
+struct ChainObject {
+  int32_t step = 0;
+  catalog::ObjectRef ref;
+  delta::PartIndex index;
+};
+
+// A chunk in the order of replay: by (tensor, cell, step, box.row, box.col).
+struct ChainEntry {
+  int64_t cell = 0;
+  int32_t tensor = 0;
+  int32_t step = 0;
+  int32_t object = 0;
+  const delta::PartChunk* chunk = nullptr;
+};
+
+struct Chain::State {
+  const tensor::Inventory* inventory = nullptr;
+  bool starts_full = false;
+  std::vector<ChainStep> steps;  // [0]: the start
+  std::vector<ChainObject> objects;
+  std::vector<ChainEntry> entries;
+};
+
+}  // namespace weightcast::transfer
