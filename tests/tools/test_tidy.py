@@ -69,6 +69,11 @@ def test_every_rule_has_a_planted_offence():
     assert {r.name for r in tidy.RULES} <= {row[0] for row in PLANTED}
 
 
+def test_a_comment_may_speak_of_the_kernel_but_not_of_a_family(tmp_path):
+    assert offences(tmp_path, "src/store/a.cc", "// safe across fork(), ::open() and std::thread") == []
+    assert len(offences(tmp_path, "src/store/a.cc", "// as in Llama")) == 1
+
+
 def test_an_allowance_covers_its_own_rule_only(tmp_path):
     line = "std::thread t(run);  // tidy: allow(thread) joined below"
     assert offences(tmp_path, "src/trainer/a.cc", line) == []
