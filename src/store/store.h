@@ -6,7 +6,8 @@
 //     of two writers of one key exactly one wins, the other gets kAlreadyExists.
 //   - An object never changes. It may be deleted.
 //   - A Put that returned ok is durable and visible to every later read through any client.
-//   - List is for sweeping and rebuilding only; nothing else depends on it.
+//   - A Delete that returned ok is durable: nothing brings the object back.
+//   - List is for sweeping and rebuilding only; nothing else depends on it, and it may lag behind.
 // Errors: kNotFound, kAlreadyExists, kInvalidArgument (a bad key), kUnavailable,
 // kResourceExhausted (full), kDeadlineExceeded. After kUnavailable a Put may or may not have
 // happened: the caller retries under a new random key (or accepts kAlreadyExists as its own).
@@ -26,8 +27,12 @@
 namespace weightcast::store {
 
 // '/'-separated, relative, each part non-empty and neither "." nor ".."; at most kKeyBytesMax bytes
-// of UTF-8. Anything else that a file name can hold is allowed.
+// of UTF-8, kKeyPartBytesMax in a part. Anything else that a file name can hold is allowed, except
+// ".tmp" as the first part: a directory keeps unfinished objects there. No key may be another one
+// plus '/' and more ("a" and "a/b"): whether a store refuses it (kInvalidArgument) is up to the
+// store.
 inline constexpr size_t kKeyBytesMax = 1024;
+inline constexpr size_t kKeyPartBytesMax = 255;  // what a file name can hold
 Status CheckKey(std::string_view key);
 
 // An object being written in pieces, in bounded memory. Destroying it without Commit aborts.
