@@ -70,13 +70,17 @@ class PartWriter {
   using Sink = std::function<Status(ByteSpan)>;
   PartWriter(PartIdentity identity, Sink sink);
 
-  // `chunk` without offset and sha256, which the writer fills in. In sorted order.
+  // `chunk` without offset, payload_bytes and sha256, which the writer fills in. In sorted order.
+  //   Requires: the payload is not empty; chunk.method is not kAbsent.
   Status Add(PartChunk chunk, ByteSpan payload);
+  // Writes index and trailer. The writer may only be destroyed afterwards.
   Result<PartSeal> Finish();
 
   int64_t payload_bytes() const { return payload_bytes_; }
 
  private:
+  Status Write(ByteSpan bytes);  // the header goes before the first bytes
+
   PartIdentity identity_;
   Sink sink_;
   std::vector<PartChunk> chunks_;
@@ -91,8 +95,15 @@ class PartWriter {
 Result<PartIndex> ParsePartFooter(ByteSpan footer, const PartSeal& seal,
                                   const tensor::Inventory& inventory);
 
-// For `inspect`, which has a file and no seal: reads sizes from the trailer (the last
-// kPartTrailerBytes bytes) and hashes what it finds.
+// The first bytes of every part. Nothing in them tells two parts apart, so a reader of chunks does
+// not need them; whoever proves a whole object checks them too. Errors: kInvalidData.
+inline constexpr int64_t kPartHeaderBytes = 16;
+Status CheckPartHeader(ByteSpan header);
+
+// For `inspect`, which has a file and no seal: the sizes that the trailer (the last
+// kPartTrailerBytes bytes) gives. The caller then reads the footer and fills in its SHA-256; that
+// proves nothing about origin, but the trailer's own check of the index finds damage.
+// Errors: kInvalidData (no part, an unknown version, sizes that do not fit).
 inline constexpr int64_t kPartTrailerBytes = 24;
 Result<PartSeal> SealFromTrailer(ByteSpan trailer, int64_t object_bytes);
 

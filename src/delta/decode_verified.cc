@@ -1,0 +1,48 @@
+#include "delta/part.h"
+
+namespace weightcast::delta {
+namespace {
+
+Error Unproven(std::string what) { return {Code::kDataLoss, std::move(what)}; }
+
+Status DecodeAndProve(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
+                      ByteSpan base, Scratch& scratch, MutableByteSpan next) {
+  if (std::cmp_not_equal(payload.size(), chunk.payload_bytes)) {
+    return Unproven("payload of " + std::to_string(payload.size()) + " bytes, the index says " +
+                    std::to_string(chunk.payload_bytes));
+  }
+  if (const Sha256Digest found = Sha256::Of(payload); found != chunk.sha256) {
+    return Unproven("payload's SHA-256 is " + found.brief() + ", the index says " +
+                    chunk.sha256.brief());
+  }
+  const tensor::Matrix matrix = spec.matrix();
+  if (!chunk.without_base) {
+    const tensor::TensorDigest found = tensor::DigestBox(matrix, chunk.box, base);
+    if (found != chunk.base_digest) {
+      return Unproven("base has digest " + found.hex() + ", the index says " +
+                      chunk.base_digest.hex());
+    }
+  }
+  WC_TRY(DecodeChunk(chunk.method, spec.dtype, chunk.changed_units, payload, base, scratch, next)
+             .With("payload"));
+  const tensor::TensorDigest found =
+      chunk.without_base ? tensor::DigestBox(matrix, chunk.box, next)
+                         : chunk.base_digest + tensor::DigestChange(matrix, chunk.box, base, next,
+                                                                    scratch.changed());
+  if (found != chunk.next_digest) {
+    return Unproven("result has digest " + found.hex() + ", the index says " +
+                    chunk.next_digest.hex());
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Status DecodeVerified(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
+                      ByteSpan base, Scratch& scratch, MutableByteSpan next) {
+  WC_CHECK(chunk.without_base == base.empty());
+  return DecodeAndProve(spec, chunk, payload, base, scratch, next)
+      .With(spec.name + " " + tensor::BoxText(chunk.box));
+}
+
+}  // namespace weightcast::delta
