@@ -52,10 +52,6 @@ bool Meet(const Progression& a, const Progression& b) {
   return false;
 }
 
-bool Overlap(const Box& a, const Box& b) {
-  return Meet(RowsOf(a), RowsOf(b)) && Meet(ColsOf(a), ColsOf(b));
-}
-
 std::string Text(const Plan& plan, const Owned& o) {
   return "rank " + std::to_string(o.rank) + " " +
          plan.ranks[static_cast<size_t>(o.rank)].params[static_cast<size_t>(o.slice->param)].key +
@@ -120,6 +116,10 @@ std::optional<std::pair<Owned, Owned>> FindOverlap(std::vector<Owned>& slices) {
 }
 
 }  // namespace
+
+bool Overlap(const Box& a, const Box& b) {
+  return Meet(RowsOf(a), RowsOf(b)) && Meet(ColsOf(a), ColsOf(b));
+}
 
 Status ProveCoverage(const Plan& plan) {
   std::vector<std::string> faults;

@@ -73,20 +73,16 @@ struct Plan {
   PlanHash Hash() const;
 };
 
+// Whether two boxes of one tensor share a unit. O(1) but for boxes with large steps on both sides:
+// O(smaller step).
+bool Overlap(const Box& a, const Box& b);
+
 // Proves that the owned slices of all ranks cover every unit of every tensor exactly once, lie
 // inside their tensors, and read inside their params, in a dtype that their value map turns into
 // the tensor's. O(n log n) where boxes do not interleave. Errors: kInvalidData listing every tensor
 // that is not fully or is doubly covered, with ranks, parameters and boxes, and every slice that
 // does not fit.
 Status ProveCoverage(const Plan& plan);
-
-// Compares what a rank's shard holds with what the plan says it holds: names, dtypes, shapes, for
-// every call of a publisher, before a byte moves. Returns the names that an `ignored` pattern
-// covers. Errors: kInvalidData listing every unknown, missing and wrongly shaped or typed parameter
-// of `rank`.
-Result<std::vector<std::string>> CheckShardKeys(const RankPlan& plan,
-                                                const std::vector<tensor::TensorSpec>& shard,
-                                                RankId rank);
 
 // The plan of one writer that holds whole canonical tensors (a Hugging Face directory): one rank,
 // one parameter a tensor, key = tensor name.

@@ -1,0 +1,218 @@
+#include "bridge/megatron_config.h"
+
+#include <charconv>
+#include <vector>
+
+#include "base/json.h"
+#include "base/text.h"
+#include "bridge/hf_config.h"
+
+namespace weightcast::bridge {
+namespace {
+
+using layout::Topology;
+
+Error Bad(std::string what) { return {Code::kInvalidData, "topology.json: " + std::move(what)}; }
+
+// Any size that a trainer gives; bounded so that products of two fit 64 bits.
+constexpr int64_t kSizeMax = int64_t{1} << 31;
+
+// Settings that change what a shard holds: by the plain rules such shards would give wrong weights
+// in silence. These are the values that change nothing.
+struct Supported {
+  const char* key;
+  const char* values;  // as JSON, separated by '|'; null and absent are always fine
+};
+constexpr Supported kSupported[] = {
+    {"layernorm_zero_centered_gamma", "false"},
+    {"attention_output_gate", "false"},
+    {"multi_latent_attention", "false"},
+    {"heterogeneous_block_specs", "false"},
+    {"fp8_param", "false"},
+    {"fp4_param", "false"},
+    {"gtp_weight_remat_size", "1"},
+    {"tensor_parallel_num_weight_shards", "1"},
+    {"num_moe_experts", ""},
+    {"mtp_num_layers", "0"},
+    {"pipeline_model_parallel_layout", ""},
+    {"transformer_impl", "\"transformer_engine\"|\"local\""},
+};
+
+std::vector<std::string> Unsupported(const Json& config) {
+  std::vector<std::string> found;
+  for (const Supported& setting : kSupported) {
+    const auto it = config.find(setting.key);
+    if (it == config.end() || it->is_null()) continue;
+    const std::string value = it->dump();
+    if (std::string("|").append(setting.values).append("|").find("|" + value + "|") ==
+        std::string::npos) {
+      found.push_back(std::string(setting.key) + " = " + value);
+    }
+  }
+  return found;
+}
+
+// An integer that may be absent or null.
+Result<std::optional<int64_t>> OptionalInt(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || it->is_null()) return std::optional<int64_t>();
+  const int64_t value = WC_TRY(JsonInt(object, key).With("topology.json"));
+  if (value < 0 || value > kSizeMax) {
+    return Bad(std::string(key) + " " + std::to_string(value) + " is not in 0.." +
+               std::to_string(kSizeMax));
+  }
+  return std::optional(value);
+}
+
+Result<bool> OptionalFlag(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || it->is_null()) return false;
+  return JsonBool(object, key).With("topology.json");
+}
+
+struct Size {
+  const char* key;
+  int32_t Topology::* field;
+};
+constexpr Size kSizes[] = {
+    {"tensor_model_parallel_size", &Topology::tp},
+    {"pipeline_model_parallel_size", &Topology::pp},
+    {"virtual_pipeline_model_parallel_size", &Topology::vpp},
+    {"context_parallel_size", &Topology::cp},
+    {"expert_model_parallel_size", &Topology::ep},
+    {"expert_tensor_parallel_size", &Topology::etp},
+    {"num_layers", &Topology::num_layers},
+    {"num_layers_in_first_pipeline_stage", &Topology::layers_in_first_stage},
+    {"num_layers_in_last_pipeline_stage", &Topology::layers_in_last_stage},
+};
+
+Status ReadTopology(const Json& json, const Json& config, Topology* t) {
+  const auto narrow = [](int64_t v) {
+    return static_cast<int32_t>(std::min<int64_t>(v, INT32_MAX));
+  };
+  t->etp = 0;
+  for (const Size& size : kSizes) {
+    const std::optional<int64_t> value = WC_TRY(OptionalInt(config, size.key));
+    if (value) t->*size.field = narrow(*value);
+  }
+  if (t->etp == 0) t->etp = t->tp;
+  t->world = narrow(WC_TRY(JsonInt(json, "world").With("topology.json")));
+  t->account_for_embedding =
+      WC_TRY(OptionalFlag(config, "account_for_embedding_in_pipeline_split"));
+  t->account_for_loss = WC_TRY(OptionalFlag(config, "account_for_loss_in_pipeline_split"));
+  return t->Check().With("topology.json");
+}
+
+// The rows that Megatron gives the embedding. A trainer that does not say pads nothing.
+Result<int64_t> ReadPaddedVocab(const Json& config, int32_t tp) {
+  if (const auto padded = WC_TRY(OptionalInt(config, "padded_vocab_size"))) return *padded;
+  if (!WC_TRY(OptionalFlag(config, "should_pad_vocab"))) return int64_t{0};
+  const auto vocab = WC_TRY(OptionalInt(config, "vocab_size"));
+  const auto divisor = WC_TRY(OptionalInt(config, "make_vocab_size_divisible_by"));
+  if (!vocab || !divisor || *divisor == 0) return int64_t{0};
+  const int64_t multiple = *divisor * tp;
+  return (*vocab + multiple - 1) / multiple * multiple;
+}
+
+struct Recorded {
+  const char* key;
+  int32_t layout::Coordinates::* field;
+};
+constexpr Recorded kRecorded[] = {
+    {"rank", &layout::Coordinates::rank}, {"tp", &layout::Coordinates::tp},
+    {"pp", &layout::Coordinates::pp},     {"dp", &layout::Coordinates::dp},
+    {"cp", &layout::Coordinates::cp},     {"ep", &layout::Coordinates::ep},
+    {"etp", &layout::Coordinates::etp},   {"edp", &layout::Coordinates::edp},
+};
+
+// "vp1/decoder.layers.3" -> chunk 1, layer 3.
+struct LocalLayer {
+  int32_t chunk = 0;
+  int32_t layer = 0;
+};
+std::optional<LocalLayer> ParseLocalLayer(std::string_view name) {
+  constexpr std::string_view kChunk = "vp";
+  constexpr std::string_view kLayer = "/decoder.layers.";
+  LocalLayer local;
+  const char* end = name.data() + name.size();
+  if (!name.starts_with(kChunk)) return std::nullopt;
+  const auto chunk = std::from_chars(name.data() + kChunk.size(), end, local.chunk);
+  const std::string_view rest(chunk.ptr, static_cast<size_t>(end - chunk.ptr));
+  if (chunk.ec != std::errc() || !rest.starts_with(kLayer)) return std::nullopt;
+  const auto layer = std::from_chars(chunk.ptr + kLayer.size(), end, local.layer);
+  if (layer.ec != std::errc() || layer.ptr != end) return std::nullopt;
+  return local;
+}
+
+// Recorded numbers start at 1. Modules other than decoder layers are not numbered here.
+void CompareLayers(const Topology& topology, int32_t pp, const Json& layers,
+                   std::vector<std::string>* differences) {
+  for (const auto& [name, number] : layers.items()) {
+    const auto local = ParseLocalLayer(name);
+    if (!local || !number.is_number_integer()) continue;
+    if (local->chunk < 0 || local->chunk >= topology.vpp) {
+      differences->push_back(name + ": there are " + std::to_string(topology.vpp) + " chunks");
+      continue;
+    }
+    const Topology::LayerRange range = topology.LayersOf(pp, local->chunk);
+    const bool inside = local->layer >= 0 && local->layer < range.count;
+    const int64_t computed = inside ? int64_t{range.first} + local->layer + 1 : 0;
+    if (number.get<int64_t>() == computed) continue;
+    differences->push_back(name + ": recorded as layer " + number.dump() + ", computed " +
+                           (inside ? std::to_string(computed) : "none"));
+  }
+}
+
+}  // namespace
+
+Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
+  const Json json = WC_TRY(
+      ParseJson(text, {.bytes_max = static_cast<size_t>(kTopologyBytesMax)}).With("topology.json"));
+  const Json* settings = WC_TRY(JsonObject(json, "config").With("topology.json"));
+  MegatronConfig config;
+  config.unsupported = Unsupported(*settings);
+  WC_TRY(ReadTopology(json, *settings, &config.topology));
+  config.padded_vocab = WC_TRY(ReadPaddedVocab(*settings, config.topology.tp));
+  const auto impl = settings->find("transformer_impl");
+  config.local_spec = impl != settings->end() && *impl == "local";
+  if (const auto dtype = settings->find("params_dtype");
+      dtype != settings->end() && !dtype->is_null()) {
+    const auto known =
+        dtype->is_string() ? DTypeFromTorchName(dtype->get<std::string>()) : std::nullopt;
+    if (!known) return Bad("params_dtype: unknown: " + dtype->dump());
+    config.params_dtype = *known;
+  }
+  const auto tied = settings->find("share_embeddings_and_output_weights");
+  if (tied != settings->end() && tied->is_boolean()) config.tied = tied->get<bool>();
+  for (const auto& [key, value] : settings->items()) {
+    if (!value.is_number_integer() || value.is_number_unsigned() == false) continue;
+    if (value.get<uint64_t>() <= INT64_MAX) config.ints.emplace(key, value.get<int64_t>());
+  }
+  return config;
+}
+
+Status CheckRankRecord(const Topology& topology, int32_t rank, std::string_view text) {
+  const std::string what = "rank" + std::to_string(rank) + ".json";
+  const Json json =
+      WC_TRY(ParseJson(text, {.bytes_max = static_cast<size_t>(kTopologyBytesMax)}).With(what));
+  const Json* coords = WC_TRY(JsonObject(json, "coords").With(what));
+  const layout::Coordinates computed = topology.At(rank);
+  std::vector<std::string> differences;
+  for (const Recorded& recorded : kRecorded) {
+    if (!coords->contains(recorded.key)) continue;
+    const int64_t value = WC_TRY(JsonInt(*coords, recorded.key).With(what));
+    if (value == computed.*recorded.field) continue;
+    differences.push_back(std::string(recorded.key) + ": recorded " + std::to_string(value) +
+                          ", computed " + std::to_string(computed.*recorded.field));
+  }
+  if (const auto params = json.find("params"); params != json.end() && params->is_object()) {
+    if (const auto layers = params->find("_layers");
+        layers != params->end() && layers->is_object()) {
+      CompareLayers(topology, computed.pp, *layers, &differences);
+    }
+  }
+  if (differences.empty()) return Ok();
+  return Error{Code::kInvalidData, what + " does not fit topology.json: " + JoinNames(differences)};
+}
+
+}  // namespace weightcast::bridge

@@ -1,0 +1,45 @@
+// What a trainer says of itself: topology.json and the coordinates in rankN.json beside the shards.
+// Untrusted, bounded. Megatron's own names, inside "config"; recorded mapping classes and tensor
+// attributes are not read, since attributes lie. docs/formats/shards.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "layout/topology.h"
+#include "tensor/dtype.h"
+
+namespace weightcast::bridge {
+
+inline constexpr int64_t kTopologyBytesMax = 64 * kMiB;  // recorded exports make it large
+
+struct MegatronConfig {
+  layout::Topology topology;
+  bool local_spec = false;  // transformer_impl "local": norms have names of their own
+  tensor::DType params_dtype = tensor::DType::kBf16;
+  // Rows of the embedding over all tensor ranks, where the trainer says so; 0: config.json's
+  // vocab_size.
+  int64_t padded_vocab = 0;
+  // What must agree with config.json, where given: hidden_size, num_attention_heads, ...
+  std::map<std::string, int64_t, std::less<>> ints;
+  std::optional<bool> tied;  // share_embeddings_and_output_weights
+  // "key = value" of settings that change what shards hold and for which there is no rule yet; a
+  // plan is refused by these names.
+  std::vector<std::string> unsupported;
+
+  // Errors: kInvalidData: not JSON; a field of the wrong type; numbers that do not fit
+  // (Topology::Check).
+  static Result<MegatronConfig> Parse(std::string_view json);
+};
+
+// Compares the coordinates (and, where recorded, the global layer numbers) in rankN.json with the
+// computed ones. Errors: kInvalidData naming each that differs, with the rank.
+Status CheckRankRecord(const layout::Topology& topology, int32_t rank, std::string_view json);
+
+}  // namespace weightcast::bridge
