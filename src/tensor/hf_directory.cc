@@ -227,8 +227,8 @@ Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs, const std::string& path)
       bad.push_back(file.name + " of " + std::to_string(file.bytes) + " bytes");
     }
   }
-  WC_TRY(AllGood(bad).With(path + ": a side file has at most " +
-                           std::to_string(kSideFileBytesMax) + " bytes"));
+  WC_TRY(AllGood(bad).With(path + ": a side file has at most " + std::to_string(kSideFileBytesMax) +
+                           " bytes"));
   for (SideFile& file : files) {
     file.sha256 = WC_TRY(HashFile(fs, os::JoinPath(path, file.name), file.bytes));
   }
@@ -296,7 +296,8 @@ std::vector<PlannedFile> PlanWeightFiles(const Inventory& inventory, int64_t fil
   std::vector<PlannedFile> files(1);
   int64_t file_bytes = 0;
   for (const TensorSpec& spec : inventory.tensors()) {
-    if (!files.back().tensors.empty() && spec.bytes() > file_bytes_max - file_bytes) {
+    const bool fits = spec.bytes() == 0 || file_bytes + spec.bytes() <= file_bytes_max;
+    if (!fits && !files.back().tensors.empty()) {
       files.emplace_back();
       file_bytes = 0;
     }
