@@ -50,6 +50,22 @@ PlanHash Plan::Hash() const {
   return PlanHash::From(sha.Finish().bytes());
 }
 
+std::optional<Owner> FindOwner(const Plan& plan, int32_t tensor, int64_t row, int64_t col) {
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    for (const Slice& s : plan.ranks[r].slices) {
+      if (s.tensor != tensor) continue;
+      const int64_t i = (row - s.box.row) / s.box.row_step;
+      const int64_t j = (col - s.box.col) / s.box.col_step;
+      if (row < s.box.row || col < s.box.col || i >= s.box.rows || j >= s.box.cols ||
+          s.box.row + i * s.box.row_step != row || s.box.col + j * s.box.col_step != col) {
+        continue;
+      }
+      return Owner{static_cast<int32_t>(r), &s, s.source + i * s.row_stride + j * s.col_stride};
+    }
+  }
+  return std::nullopt;
+}
+
 Plan IdentityPlan(std::shared_ptr<const tensor::Inventory> inventory) {
   Plan plan;
   plan.family = "hf";

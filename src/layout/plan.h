@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,15 @@ bool Overlap(const Box& a, const Box& b);
 // that is not fully or is doubly covered, with ranks, parameters and boxes, and every slice that
 // does not fit.
 Status ProveCoverage(const Plan& plan);
+
+// Who owns one unit of one tensor, and where it lies in the owner's parameter.
+struct Owner {
+  int32_t rank = 0;
+  const Slice* slice = nullptr;  // into the plan
+  int64_t unit = 0;              // of the shard's matrix of units
+};
+// Linear in the plan. Nothing if nobody owns it.
+std::optional<Owner> FindOwner(const Plan& plan, int32_t tensor, int64_t row, int64_t col);
 
 // The plan of one writer that holds whole canonical tensors (a Hugging Face directory): one rank,
 // one parameter a tensor, key = tensor name.

@@ -1,0 +1,345 @@
+// convert, plan and trace: Megatron shards as checkpoint tensors, and where each weight lies.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "apps/command.h"
+#include "base/text.h"
+#include "bridge/convert.h"
+#include "bridge/shard_dir.h"
+#include "layout/cells.h"
+#include "tensor/hf_directory.h"
+
+namespace weightcast::apps {
+namespace {
+
+using bridge::CompiledPlan;
+
+// "dir/" and "dir" name the same directory; siblings are made of the name.
+std::string Trimmed(const std::string& path) {
+  std::string text = std::filesystem::absolute(path).lexically_normal().string();
+  if (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+int64_t OwnedBytes(const layout::Plan& plan, const layout::RankPlan& rank) {
+  int64_t bytes = 0;
+  for (const layout::Slice& slice : rank.slices) {
+    bytes += slice.box.units() *
+             (*plan.inventory)[static_cast<size_t>(slice.tensor)].matrix().unit_bytes;
+  }
+  return bytes;
+}
+
+// What convert and plan say of a plan. `coverage` is 1: a plan that covers less is an error.
+Json ToJson(const CompiledPlan& compiled, const std::vector<std::string>& ignored) {
+  const layout::Plan& plan = *compiled.plan;
+  Json ranks = Json::array();
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    ranks.push_back({{"rank", r},
+                     {"bytes", OwnedBytes(plan, plan.ranks[r])},
+                     {"slices", plan.ranks[r].slices.size()},
+                     {"params", plan.ranks[r].params.size()}});
+  }
+  Json aliases = Json::object();
+  for (const bridge::Alias& alias : compiled.aliases) aliases[alias.name] = alias.of;
+  return {{"family", plan.family},
+          {"mode", "bridge"},
+          {"tensors", plan.inventory->size()},
+          {"elements", plan.inventory->units()},
+          {"bytes", plan.inventory->bytes()},
+          {"plan_hash", compiled.hash.hex()},
+          {"ranks", ranks},
+          {"coverage", 1.0},
+          {"carried", compiled.carried},
+          {"ignored", ignored},
+          {"aliases", aliases}};
+}
+
+std::string ToText(const CompiledPlan& compiled, const std::vector<std::string>& ignored) {
+  const layout::Plan& plan = *compiled.plan;
+  std::string text = "family " + plan.family + ": " + std::to_string(plan.inventory->size()) +
+                     " tensors, " + BytesText(plan.inventory->bytes()) +
+                     ", each element owned once; plan " + compiled.hash.brief() + "\n";
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    text += "  rank " + std::to_string(r) + ": " + BytesText(OwnedBytes(plan, plan.ranks[r])) +
+            " in " + std::to_string(plan.ranks[r].slices.size()) + " slices of " +
+            std::to_string(plan.ranks[r].params.size()) + " parameters\n";
+  }
+  for (const bridge::Alias& alias : compiled.aliases)
+    text += "  " + alias.name + " repeats " + alias.of + "\n";
+  if (!compiled.carried.empty()) text += "  carried: " + JoinNames(compiled.carried) + "\n";
+  if (!ignored.empty()) text += "  ignored: " + JoinNames(ignored) + "\n";
+  return text;
+}
+
+// The trainer's layout for plan and trace: a directory of shards, or config.json and numbers.
+struct PlanFlags {
+  std::string shards;
+  std::string config;
+  std::string reference;
+  std::vector<std::string> carry;
+  int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
+  std::optional<int64_t> first_stage, last_stage;
+  int64_t vocab_rows = 0;
+  std::string spec = "te";
+  std::string unit;  // trace only
+};
+
+void AddLayoutFlags(Flags& f, const std::shared_ptr<PlanFlags>& v) {
+  f.Text("--shards", &v->shards, "directory of shards; only its topology.json is read")
+      .Text("--config", &v->config,
+            "config.json of the model; default ../hf_source/ beside the shards")
+      .Int("--tp", &v->tp, "tensor parallel size")
+      .Int("--pp", &v->pp, "pipeline parallel size")
+      .Int("--vpp", &v->vpp, "virtual pipeline chunks a rank")
+      .Int("--cp", &v->cp, "context parallel size")
+      .Int("--dp", &v->dp, "data parallel size")
+      .Int("--first-stage-layers", &v->first_stage, "layers of the first stage, if uneven")
+      .Int("--last-stage-layers", &v->last_stage, "layers of the last stage, if uneven")
+      .Int("--vocab-rows", &v->vocab_rows, "rows of the embedding with padding; default vocab_size")
+      .Choice("--spec", &v->spec, {"te", "local"}, "how the trainer spells norms")
+      .Text("--reference", &v->reference, "checkpoint directory whose tensors must be produced")
+      .Texts("--carry", &v->carry,
+             "reference tensors that the trainer does not hold (pattern with *)");
+}
+
+Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
+                                               const bridge::HfConfig& model) {
+  // The same reader as for a recorded layout, so that both are checked alike.
+  Json config = {{"tensor_model_parallel_size", flags.tp},
+                 {"pipeline_model_parallel_size", flags.pp},
+                 {"virtual_pipeline_model_parallel_size", flags.vpp},
+                 {"context_parallel_size", flags.cp},
+                 {"num_layers", model.Int("num_hidden_layers").value_or(0)},
+                 {"transformer_impl", flags.spec == "te" ? "transformer_engine" : "local"}};
+  if (flags.first_stage) config["num_layers_in_first_pipeline_stage"] = *flags.first_stage;
+  if (flags.last_stage) config["num_layers_in_last_pipeline_stage"] = *flags.last_stage;
+  if (flags.vocab_rows > 0) config["padded_vocab_size"] = flags.vocab_rows;
+  for (const int64_t size : {flags.tp, flags.pp, flags.cp, flags.dp}) {
+    if (size >= 1 && size <= layout::kWorldMax) continue;
+    return Error{Code::kInvalidArgument, "parallel size " + std::to_string(size) +
+                                             " is not in 1.." + std::to_string(layout::kWorldMax)};
+  }
+  const double world = static_cast<double>(flags.tp) * static_cast<double>(flags.pp) *
+                       static_cast<double>(flags.cp) * static_cast<double>(flags.dp);
+  if (world > layout::kWorldMax) {
+    return Error{Code::kInvalidArgument,
+                 "more than " + std::to_string(layout::kWorldMax) + " ranks"};
+  }
+  const Json topology = {{"world", static_cast<int64_t>(world)}, {"config", config}};
+  bridge::MegatronConfig trainer = WC_TRY(bridge::MegatronConfig::Parse(topology.dump()));
+  if (model.dtype) trainer.params_dtype = *model.dtype;
+  return trainer;
+}
+
+// The layout that the flags name, its plan, and where its shards lie ("" if nowhere).
+struct Planned {
+  bridge::MegatronConfig trainer;
+  CompiledPlan compiled;
+  std::optional<bridge::ShardDir> dir;
+};
+Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
+  os::Fs& fs = app.world().fs;
+  Planned planned;
+  bridge::HfConfig model;
+  if (!flags.shards.empty()) {
+    planned.dir = WC_TRY(bridge::OpenShardDir(fs, flags.shards, flags.config));
+    model = planned.dir->model;
+    planned.trainer = planned.dir->trainer;
+  } else if (!flags.config.empty()) {
+    const Bytes text = WC_TRY(fs.ReadAll(flags.config, bridge::kHfConfigBytesMax));
+    model = WC_TRY(bridge::HfConfig::Parse(AsText(text)).With(flags.config));
+    planned.trainer = WC_TRY(LayoutFromFlags(flags, model));
+  } else {
+    return Error{Code::kInvalidArgument, "expected --shards DIR or --config config.json"};
+  }
+  bridge::CompileOptions options{.reference = nullptr, .carry = flags.carry, .ignore = {}};
+  if (!flags.reference.empty()) {
+    options.reference =
+        WC_TRY(tensor::HfDirectory::Open(fs, flags.reference).With(flags.reference)).inventory();
+  }
+  planned.compiled = WC_TRY(bridge::CompilePlan(model, planned.trainer, options));
+  return planned;
+}
+
+Status Plan(App& app, const PlanFlags& flags) {
+  const Planned planned = WC_TRY(PlanFrom(app, flags));
+  Json document = ToJson(planned.compiled, {});
+  document["world"] = planned.trainer.topology.world;
+  app.Emit(document, ToText(planned.compiled, {}));
+  return Ok();
+}
+
+struct ConvertFlags {
+  std::string shards;
+  std::string out;
+  bridge::ConvertOptions options;
+  int64_t threads = 0;
+  std::string mode = "bridge";
+};
+
+Status Convert(App& app, ConvertFlags& flags) {
+  flags.options.threads = static_cast<int>(flags.threads);
+  flags.options.progress = [&](int64_t done, int64_t total) {
+    app.Progress("convert", done, total);
+  };
+  const auto start = app.world().clock.Now();
+  const bridge::ConvertReport report = WC_TRY(
+      bridge::ConvertShards(app.world().fs, flags.shards, Trimmed(flags.out), flags.options));
+  const double seconds = ToSeconds(app.world().clock.Now() - start);
+  Json document = ToJson(report.compiled, report.ignored);
+  document["out"] = flags.out;
+  document["seconds"] = seconds;
+  app.Emit(document, ToText(report.compiled, report.ignored) + flags.out + ": " +
+                         BytesText(report.bytes) + " written in " + SecondsText(seconds) + "\n");
+  return Ok();
+}
+
+// "model.norm.weight[3]" -> name and indices.
+struct UnitName {
+  std::string tensor;
+  std::vector<int64_t> index;
+};
+Result<UnitName> ParseUnitName(const std::string& text) {
+  UnitName name;
+  const size_t open = text.find('[');
+  name.tensor = text.substr(0, open);
+  if (open == std::string::npos) return name;
+  const char* at = text.data() + open + 1;
+  const char* end = text.data() + text.size();
+  while (at < end) {
+    int64_t value = 0;
+    const auto parsed = std::from_chars(at, end, value);
+    if (parsed.ec != std::errc() || parsed.ptr == end || (*parsed.ptr != ',' && *parsed.ptr != ']'))
+      break;
+    name.index.push_back(value);
+    at = parsed.ptr + 1;
+    if (*parsed.ptr == ']' && at == end) return name;
+  }
+  return Error{Code::kInvalidArgument, Quoted(text) + ": expected NAME[i,j,...]"};
+}
+
+// Position of an element in the tensor's matrix of units.
+Result<std::pair<int64_t, int64_t>> UnitAt(const tensor::TensorSpec& spec, const UnitName& name) {
+  bool inside = name.index.size() == spec.shape.size();
+  int64_t flat = 0;
+  for (size_t d = 0; inside && d < spec.shape.size(); ++d) {
+    inside = name.index[d] >= 0 && name.index[d] < spec.shape[d];
+    flat = flat * spec.shape[d] + name.index[d];
+  }
+  if (!inside) {
+    return Error{Code::kInvalidArgument,
+                 name.tensor + " is " + tensor::SpecText(spec) + ": no such element"};
+  }
+  if (tensor::BitsOf(spec.dtype) < 8) flat = flat * tensor::BitsOf(spec.dtype) / 8;  // its byte
+  const int64_t cols = spec.matrix().cols;
+  return std::pair(flat / cols, flat % cols);
+}
+
+Status Trace(App& app, const PlanFlags& flags) {
+  const UnitName name = WC_TRY(ParseUnitName(flags.unit));
+  const Planned planned = WC_TRY(PlanFrom(app, flags));
+  const layout::Plan& plan = *planned.compiled.plan;
+  const int64_t tensor = plan.inventory->Find(name.tensor);
+  if (tensor < 0) {
+    return Error{Code::kInvalidData, name.tensor + ": the trainer produces no such tensor"};
+  }
+  const tensor::TensorSpec& spec = (*plan.inventory)[static_cast<size_t>(tensor)];
+  const auto [row, col] = WC_TRY(UnitAt(spec, name));
+  const auto owner = layout::FindOwner(plan, static_cast<int32_t>(tensor), row, col);
+  WC_CHECK(owner.has_value());  // the plan's coverage is proven
+  const layout::RankPlan& rank = plan.ranks[static_cast<size_t>(owner->rank)];
+  const layout::Param& param = rank.params[static_cast<size_t>(owner->slice->param)];
+  const layout::Coordinates at = planned.trainer.topology.At(owner->rank);
+  const int64_t cell = layout::CellGrid::For(spec.matrix()).CellAt(row, col);
+  const tensor::TensorSpec shard{param.key, param.dtype, param.shape};
+  const int64_t shard_cols = shard.matrix().cols;
+  Json places = Json::array();
+  std::string replicas;
+  for (const bridge::ReplicaSet& set : planned.compiled.replicas) {
+    if (std::ranges::find(set.places, bridge::Place{owner->rank, owner->slice->param}) ==
+        set.places.end()) {
+      continue;
+    }
+    for (const bridge::Place& p : set.places) {
+      const auto& held =
+          plan.ranks[static_cast<size_t>(p.rank)].params[static_cast<size_t>(p.param)];
+      places.push_back({{"rank", p.rank}, {"param", held.key}});
+      if (p.rank != owner->rank) replicas += " " + std::to_string(p.rank);
+    }
+  }
+  Json document = {{"name", spec.name},
+                   {"tensor", tensor::SpecText(spec)},
+                   {"cell", cell},
+                   {"rank", owner->rank},
+                   {"coordinates", layout::CoordinatesText(at)},
+                   {"param", param.key},
+                   {"param_row", owner->unit / shard_cols},
+                   {"param_col", owner->unit % shard_cols},
+                   {"param_spec", tensor::SpecText(shard)},
+                   {"replicas", places}};
+  std::string text = flags.unit + " (" + tensor::SpecText(spec) + ", cell " + std::to_string(cell) +
+                     ")\n  is row " + std::to_string(owner->unit / shard_cols) + ", column " +
+                     std::to_string(owner->unit % shard_cols) + " of " + param.key + " (" +
+                     tensor::SpecText(shard) + ")\n  sent by " + layout::CoordinatesText(at) + "\n";
+  if (!replicas.empty()) text += "  also held by rank" + replicas + "\n";
+  if (planned.dir) {
+    const auto file = WC_TRY(
+        bridge::ShardFile::Open(app.world().fs, planned.dir->weight_path(RankId{owner->rank})));
+    const auto params = WC_TRY(file.Params(rank, RankId{owner->rank}, nullptr));
+    const auto unit_bytes = static_cast<size_t>(tensor::UnitBytes(param.dtype));
+    const std::string bits = Hex(params[static_cast<size_t>(owner->slice->param)].subspan(
+        static_cast<size_t>(owner->unit) * unit_bytes, unit_bytes));
+    document["bytes"] = bits;
+    text += "  bytes " + bits + "\n";
+  }
+  app.Emit(document, text);
+  return Ok();
+}
+
+}  // namespace
+
+std::vector<Command> BridgeCommands() {
+  return {
+      {"convert", "write Megatron shards as a Hugging Face checkpoint directory",
+       "  weightcast convert --shards step_100 --config seed/config.json --out step_100_hf\n"
+       "  weightcast convert --shards step_100 --out hf --reference seed --carry "
+       "'model.visual.*'\n",
+       [](Flags& f) {
+         auto v = std::make_shared<ConvertFlags>();
+         f.RequiredText("--shards", &v->shards,
+                        "directory with topology.json and rankN.safetensors")
+             .RequiredText("--out", &v->out, "new directory for the checkpoint")
+             .Text("--config", &v->options.config,
+                   "config.json; default ../hf_source/ beside the shards")
+             .Choice("--mode", &v->mode, {"bridge"}, "how tensors are found: by rules")
+             .Text("--reference", &v->options.reference,
+                   "checkpoint directory whose tensors the result must have")
+             .Texts("--carry", &v->options.carry,
+                    "reference tensors that the trainer does not hold (pattern with *): copied")
+             .Texts("--ignore", &v->options.ignore, "shard keys that are not sent (pattern with *)")
+             .Int("--threads", &v->threads, "0: all CPUs");
+         return [v](App& app) { return Convert(app, *v); };
+       }},
+      {"plan", "show which rank sends how much of a model, for a parallel layout",
+       "  weightcast plan --config config.json --tp 2 --pp 2\n"
+       "  weightcast plan --shards step_100 --json\n",
+       [](Flags& f) {
+         auto v = std::make_shared<PlanFlags>();
+         AddLayoutFlags(f, v);
+         return [v](App& app) { return Plan(app, *v); };
+       }},
+      {"trace", "show where one weight of the checkpoint lies in the trainer",
+       "  weightcast trace 'model.layers.3.self_attn.k_proj.weight[17,5]' --shards step_100\n"
+       "  weightcast trace 'model.norm.weight[0]' --config config.json --tp 4\n",
+       [](Flags& f) {
+         auto v = std::make_shared<PlanFlags>();
+         f.Argument("HF_NAME[i,j]", &v->unit, "an element of a checkpoint tensor");
+         AddLayoutFlags(f, v);
+         return [v](App& app) { return Trace(app, *v); };
+       }},
+  };
+}
+
+}  // namespace weightcast::apps
