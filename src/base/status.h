@@ -93,12 +93,15 @@ inline Status Ok() { return {}; }
 
 [[noreturn]] void CheckFailed(const char* file, int line, const char* what);
 
-// Evaluates to the value of a Result, or returns its error from the enclosing function.
-#define WC_TRY(expression)                                                 \
-  __extension__({                                                          \
-    auto wc_result_ = (expression);                                        \
-    if (!wc_result_.ok()) [[unlikely]] return std::move(wc_result_).error(); \
-    std::move(wc_result_).value();                                         \
+// Evaluates to the value of a Result, or returns its error from the enclosing function. May be
+// nested: each use names its variable anew.
+#define WC_TRY(expression) WC_TRY_COUNTED(expression, __COUNTER__)
+#define WC_TRY_COUNTED(expression, n) WC_TRY_NAMED(expression, n)
+#define WC_TRY_NAMED(expression, n)                                                        \
+  __extension__({                                                                          \
+    auto wc_result_##n = (expression);                                                     \
+    if (!wc_result_##n.ok()) [[unlikely]] return std::move(wc_result_##n).error();         \
+    std::move(wc_result_##n).value();                                                      \
   })
 
 // What only a bug can make false. On in every build.
