@@ -79,7 +79,8 @@ Status Fs::SyncPath(const std::string& directory) {
   WC_TRY(SyncDirectory(path));
   while (path != "/") {
     path = ParentPath(path);
-    if (!SyncDirectory(path).ok()) break;
+    if (!List(path).ok()) break;  // may not be opened; other failures must not pass as success
+    WC_TRY(SyncDirectory(path));
   }
   return Ok();
 }

@@ -289,9 +289,13 @@ class KernelFs final : public Fs {
     const int fd =
         Uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd == -1) return ErrnoError(path, "sync directory", errno);
-    const Status synced = Check(Uninterrupted([&] { return ::fsync(fd); }), path, "sync directory");
+    const int result = Uninterrupted([&] { return ::fsync(fd); });
+    const int error = result == 0 ? 0 : errno;
     ::close(fd);
-    return synced;
+    // EINVAL: this file system keeps no names back that one could wait for (squashfs, some network
+    // file systems).
+    if (error == 0 || error == EINVAL) return Ok();
+    return ErrnoError(path, "sync directory", error);
   }
 
   Result<int64_t> FreeBytes(const std::string& path) override {
