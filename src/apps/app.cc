@@ -59,7 +59,7 @@ Result<store::Store*> App::OpenStore(const std::string& url) {
   for (const auto& [known, store] : stores_) {
     if (known == absolute) return store.get();
   }
-  stores_.emplace_back(absolute, WC_TRY(store::OpenDirectoryStore(world_, absolute)));
+  stores_.emplace_back(absolute, WC_TRY(store::DirectoryStore::Open(world_, absolute)));
   return stores_.back().second.get();
 }
 

@@ -23,6 +23,7 @@ constexpr int64_t kColdStartVersion = 7;
 constexpr int64_t kNewLayoutVersion = 8;
 constexpr int kHosts = 3;
 constexpr Duration kPatience = seconds(120);
+constexpr Duration kPoll = std::chrono::microseconds(200);
 
 struct DemoFlags {
   std::string directory;
@@ -43,7 +44,7 @@ struct TrainerFlags {
 Status Trainer(App& app, const TrainerFlags& flags) {
   const ModelSource source =
       WC_TRY(OpenShardSource(app.world(), flags.shards, flags.checkpoint + "/config.json", {}));
-  ToyRank rank = WC_TRY(ToyRank::Load(app.world(), source.plan, source.topology,
+  ToyRank rank = WC_TRY(ToyRank::Load(app.world(), *source.plan, source.topology,
                                       static_cast<int32_t>(flags.rank), flags.checkpoint,
                                       static_cast<float>(flags.learning_rate)));
   std::puts("ready");
@@ -174,12 +175,13 @@ class Demo {
   }
 
   Status PublishAll(int64_t number, VersionRow* row) {
+    const int64_t kept_before = KeptBytes();
     std::vector<Process> ranks;
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       ranks.push_back(WC_TRY(Start(PublishWords(number, rank))));
     }
     if (number >= kKilledRankVersion && !rank_killed_) {
-      WC_TRY(KillInPublish(number, ranks.back()));
+      WC_TRY(KillInPublish(number, kept_before, ranks.back()));
       if (rank_killed_) ranks.back() = WC_TRY(Start(PublishWords(number, ranks.size() - 1)));
     }
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -196,28 +198,32 @@ class Demo {
     return Ok();
   }
 
-  // Kills the rank when it has begun to write its part.
-  Status KillInPublish(int64_t number, Process& rank) {
+  // Size of the part that the last rank keeps beside its baseline, 0 if there is none yet.
+  int64_t KeptBytes() {
     const std::string baselines = Path("baseline");
+    const auto names = app_.world().fs.List(baselines);
+    for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
+      if (!name.ends_with("-r" + std::to_string(trainers_.size() - 1))) continue;
+      const auto stat = app_.world().fs.StatPath(baselines + "/" + name + "/kept.part");
+      if (stat.ok()) return stat->size;
+    }
+    return 0;
+  }
+
+  // Kills the rank when it has written some of its part: the file is there anew and still small.
+  Status KillInPublish(int64_t number, int64_t kept_before, Process& rank) {
     while (rank.running()) {
-      const Result<std::vector<std::string>> names = app_.world().fs.List(baselines);
-      for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
-        if (!name.ends_with("-r" + std::to_string(trainers_.size() - 1))) continue;
-        const std::string kept = os::JoinPath(os::JoinPath(baselines, name), "kept.part");
-        const Result<os::Stat> stat = app_.world().fs.StatPath(kept);
-        const bool fresh = stat.ok() && stat->size > 0 && stat->size < last_kept_bytes_ / 2;
-        if (stat.ok() && !fresh) {
-          if (stat->size > 0) last_kept_bytes_ = std::max(last_kept_bytes_, stat->size);
-          continue;
-        }
-        if (!fresh) continue;
-        rank.Kill();
-        WC_TRY(rank.Wait(kPatience));
-        rank_killed_ = true;
-        Event("version " + std::to_string(number) + ": rank " + std::to_string(trainers_.size() - 1) +
-              " was killed with -9 while it published, and published again");
-        return Ok();
+      const int64_t kept = KeptBytes();
+      if (kept == 0 || kept >= kept_before / 2) {
+        app_.world().clock.SleepFor(kPoll);
+        continue;
       }
+      rank.Kill();
+      WC_TRY(rank.Wait(kPatience));
+      rank_killed_ = true;
+      Event("version " + std::to_string(number) + ": rank " + std::to_string(trainers_.size() - 1) +
+            " was killed with -9 while it published, and published again");
+      return Ok();
     }
     return Ok();
   }
@@ -263,7 +269,10 @@ class Demo {
     const std::string state = os::JoinPath(Image(1), ".weightcast/state");
     while (pull.running()) {
       const Result<Bytes> text = app_.world().fs.ReadAll(state, 4096);
-      if (!text.ok() || !AsText(*text).starts_with("applying")) continue;
+      if (!text.ok() || !AsText(*text).starts_with("applying")) {
+        app_.world().clock.SleepFor(kPoll);
+        continue;
+      }
       pull.Kill();
       WC_TRY(pull.Wait(kPatience));
       host_killed_ = true;
@@ -306,7 +315,6 @@ class Demo {
   std::vector<Process> trainers_;
   std::string layout_;
   int64_t epoch_ = 0;
-  int64_t last_kept_bytes_ = 0;
   bool rank_killed_ = false;
   bool host_killed_ = false;
   DemoTable table_;

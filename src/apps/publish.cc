@@ -32,6 +32,7 @@ struct PublishFlags {
   int64_t full_every = 0;
   int64_t threads = 0;
   int64_t staging_timeout = 3600;
+  int64_t vocab_rows = 0;
   bool full = false;
 };
 
@@ -149,7 +150,8 @@ class Publish {
 
  private:
   Status SeedOnly() {
-    const std::vector<std::string> carried = CarriedNames(*seed_->inventory(), flags_.carry);
+    const std::vector<std::string> carried =
+        WC_TRY(CarriedNames(*seed_->inventory(), flags_.carry));
     const trainer::RegisteredSeed seed = WC_TRY(Register(carried));
     app_.Emit(ToJson(seed.run, seed.version, {}), ToText(seed.run, seed.version, {}));
     return Ok();
@@ -170,14 +172,19 @@ class Publish {
     Result<catalog::Run> existing = catalog_->FindRun(flags_.run);
     if (!existing.ok() && existing.error().code != Code::kNotFound) return existing.error();
     if (existing.ok()) run_ = *existing;
-    SourceOptions options{.carry = flags_.carry};
+    SourceOptions options{.reference = nullptr,
+                          .carry = {},
+                          .vocab_rows = flags_.vocab_rows,
+                          .rank = RankId{static_cast<int32_t>(flags_.rank.value_or(0))}};
     if (run_) {
+      // What is carried was decided when the run began.
       options.reference = run_->inventory;
       for (const int32_t index : run_->carried) {
         options.carry.push_back((*run_->inventory)[static_cast<size_t>(index)].name);
       }
     } else if (seed_) {
       options.reference = seed_->inventory();
+      options.carry = flags_.carry;
     }
     source_ = WC_TRY(flags_.shards.empty()
                          ? OpenHfSource(app_.world(), flags_.model, options)
@@ -192,7 +199,7 @@ class Publish {
       run_ = WC_TRY(Register(source_.carried)).run;
     } else if (!run_) {
       run_ = WC_TRY(catalog_->OpenRun(
-          {.name = flags_.run, .inventory = source_.plan.inventory, .carried = {}}));
+          {.name = flags_.run, .inventory = source_.plan->inventory, .carried = {}}));
     }
     return Ok();
   }
@@ -211,8 +218,8 @@ class Publish {
     catalog::EpochRequest request{.run = run_->uid,
                                   .token = {},
                                   .number = {},
-                                  .plan = source_.plan.Hash(),
-                                  .participants = trainer::Participants(source_.plan)};
+                                  .plan = source_.plan->Hash(),
+                                  .participants = trainer::Participants(*source_.plan)};
     if (flags_.epoch) {
       request.number = Epoch{*flags_.epoch};
     } else {
@@ -265,19 +272,19 @@ class Publish {
       number_ = *flags_.number;
       WC_TRY(OpenEpoch());
     }
-    if (rank.value < 0 || static_cast<size_t>(rank.value) >= source_.plan.ranks.size()) {
+    if (rank.value < 0 || static_cast<size_t>(rank.value) >= source_.plan->ranks.size()) {
       return Usage("--rank " + std::to_string(rank.value) + ": the layout has " +
-                   std::to_string(source_.plan.ranks.size()) + " ranks");
+                   std::to_string(source_.plan->ranks.size()) + " ranks");
     }
-    const layout::RankPlan& own = source_.plan.ranks[static_cast<size_t>(rank.value)];
+    const layout::RankPlan& own = source_.plan->ranks[static_cast<size_t>(rank.value)];
     if (own.slices.empty()) {
       app_.Emit({{"rank", rank.value}, {"state", "nothing to publish"}},
                 "rank " + std::to_string(rank.value) + " owns nothing and has nothing to publish\n");
       return Ok();
     }
     const trainer::ShardSet shards = WC_TRY(source_.OpenShards(app_.world(), rank));
-    const layout::ChunkList chunks = ChunksInRun(*run_->inventory, source_.plan, rank);
-    const PlanHash plan = source_.plan.Hash();
+    const layout::ChunkList chunks = ChunksInRun(*run_->inventory, *source_.plan, rank);
+    const PlanHash plan = source_.plan->Hash();
     const std::string directory =
         (flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline) + "/" + plan.brief() +
         "-r" + std::to_string(rank.value);
@@ -290,7 +297,7 @@ class Publish {
     if (seed_) options.seed = &*seed_;
     const trainer::PublishReport report = WC_TRY(trainer::PublishRank(
         app_.world(), *catalog_, *store_, [&](const std::string& url) { return app_.OpenStore(url); },
-        *run_, source_.plan, rank, shards, baseline, chunks, request, options));
+        *run_, *source_.plan, rank, shards, baseline, chunks, request, options));
     app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
     return Ok();
   }
@@ -305,6 +312,7 @@ class Publish {
         "--epoch",        std::to_string(epoch_.value),
         "--threads",      std::to_string(flags_.threads),
         "--staging-timeout", std::to_string(flags_.staging_timeout),
+        "--vocab-rows",   std::to_string(flags_.vocab_rows),
         "--wait",         std::to_string(flags_.wait.value_or(600))};
     const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
                                                                 {"--seed", &flags_.seed},
@@ -322,7 +330,7 @@ class Publish {
   Status AllRanks() {
     const SteadyTime start = app_.world().clock.Now();
     std::vector<std::pair<int32_t, Process>> ranks;
-    for (const int32_t rank : trainer::Participants(source_.plan)) {
+    for (const int32_t rank : trainer::Participants(*source_.plan)) {
       ranks.emplace_back(rank, WC_TRY(Process::Start(RankCommand(rank))));
     }
     trainer::PublishReport report;
@@ -412,6 +420,8 @@ std::vector<Command> PublishCommands() {
                  .Texts("--label", &v->labels, "k=v, kept with the version")
                  .Choice("--mode", &v->mode, {"bridge"}, "how Megatron names become Hugging Face names")
                  .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
+                 .Int("--vocab-rows", &v->vocab_rows,
+                      "rows of the padded embedding, where neither topology nor own shard tells; 0: told")
                  .Int("--threads", &v->threads, "0: all CPUs")
                  .Int("--staging-timeout", &v->staging_timeout,
                       "seconds after which an unfinished attempt is FAILED");

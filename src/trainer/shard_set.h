@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bridge/shard_dir.h"
 #include "layout/plan.h"
 #include "os/fs.h"
 #include "tensor/hf_directory.h"
@@ -15,22 +16,21 @@ namespace weightcast::trainer {
 
 class ShardSet {
  public:
-  // Maps one rank's safetensors file; no other file is opened. Errors: kInvalidData listing every key
-  // that the plan does not know, that is missing, or whose shape or dtype differs, with the rank.
-  static Result<ShardSet> OpenFile(os::Fs& fs, const std::string& path, const layout::RankPlan& plan,
-                                   RankId rank);
-  // Maps a Hugging Face directory for its identity plan.
-  static Result<ShardSet> OpenDirectory(os::Fs& fs, const tensor::HfDirectory& directory,
-                                        const layout::RankPlan& plan);
   // Tensors that live elsewhere (a trainer's memory): params[i] holds RankPlan::params[i].
   explicit ShardSet(std::vector<ByteSpan> params) : params_(std::move(params)) {}
+  // A rank's file. Errors: kInvalidData listing every key that the plan does not know, that is
+  // missing, or whose shape or dtype differs, with the rank.
+  static Result<ShardSet> FromFile(std::shared_ptr<const bridge::ShardFile> file,
+                                   const layout::RankPlan& plan, RankId rank);
+  // A Hugging Face directory, mapped, for its identity plan.
+  static Result<ShardSet> FromDirectory(os::Fs& fs, const tensor::HfDirectory& directory,
+                                        const layout::RankPlan& plan);
 
   std::span<const ByteSpan> params() const { return params_; }
 
  private:
   std::vector<ByteSpan> params_;
-  std::vector<std::unique_ptr<os::Mapping>> mappings_;
-  std::unique_ptr<tensor::MappedWeights> weights_;
+  std::shared_ptr<const void> owner_;  // of the bytes
 };
 
 }  // namespace weightcast::trainer
