@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+"""Measures the commands on a model of 1.2 GB: speeds as ratios to memcpy and to cp of the same run
+(median of five), anonymous memory, bytes written. Prints each target as met or missed and records
+all of it in bench/results.md. Targets and their reasons: bench/README.md.
+
+  tools/bench.py                    on tmpfs, and the writes of an update on the disk below build/
+  tools/bench.py --size demo        a quick look with a model of 190 MB
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WEIGHTCAST = ROOT / "build/weightcast"
+MIB = 1 << 20
+ROUNDS = 5
+
+
+# ---- running a command and watching it ----
+
+@dataclasses.dataclass
+class Run:
+    seconds: float
+    document: dict
+    anon_peak: int = 0  # largest RssAnon seen of the process
+    written: int = 0  # bytes passed to write(2) and friends
+    to_disk: int = 0  # bytes that the kernel took for a disk
+
+
+def status_field(pid, field):
+    try:
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def io_fields(pid):
+    text = pathlib.Path(f"/proc/{pid}/io").read_text()
+    return {name: int(value) for name, value in (line.split(": ") for line in text.splitlines())}
+
+
+def weightcast(*args):
+    command = [str(WEIGHTCAST), *map(str, args), "--json"]
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    peak = 0
+    output = {}
+    readers = [threading.Thread(target=lambda n=n, s=s: output.update({n: s.read()}))
+               for n, s in (("out", process.stdout), ("err", process.stderr))]
+    for reader in readers:
+        reader.start()
+    # WNOWAIT: its counters stay readable until it is reaped below.
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        peak = max(peak, status_field(process.pid, "RssAnon"))
+        time.sleep(0.002)
+    seconds = time.monotonic() - begin
+    io = io_fields(process.pid)
+    process.wait()
+    for reader in readers:
+        reader.join()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with {process.returncode}\n{output['err']}")
+    return Run(seconds, json.loads(output["out"]), peak, io["wchar"], io["write_bytes"])
+
+
+def timed(action):
+    begin = time.monotonic()
+    action()
+    return time.monotonic() - begin
+
+
+def clear(*paths):
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+# ---- the run ----
+
+class Bench:
+    def __init__(self, directory, size):
+        self.dir = directory
+        self.catalog = f"sqlite:{directory}/catalog.db"
+        self.store = directory / "store"
+        self.speeds = {}  # name -> bytes/s, one a round
+        self.facts = {}  # name -> value
+        say(f"making models in {directory}")
+        for name, args in (("a", ["--size", size]), ("b", ["--from", directory / "a"]),
+                           ("shards", ["--size", size, "--from", directory / "a", "--shards", "2,2"])):
+            weightcast("bench", "generate", directory / name, *args)
+        self.weights = next((directory / "a").glob("*.safetensors"))
+        self.model_bytes = self.weights.stat().st_size
+
+    def add(self, name, seconds):
+        self.speeds.setdefault(name, []).append(self.model_bytes / seconds)
+
+    def fact(self, name, value):
+        self.facts[name] = max(value, self.facts.get(name, 0))
+
+    def baselines(self):
+        source = numpy.full(self.model_bytes // 8, 1, dtype=numpy.uint64)
+        target = numpy.zeros_like(source)
+        self.add("memcpy", timed(lambda: numpy.copyto(target, source)))
+        del source, target
+        copy = self.dir / "copy"
+        self.add("cp", timed(lambda: subprocess.run(["cp", self.weights, copy], check=True)))
+        copy.unlink()
+
+    def publish(self, model, *args):
+        return weightcast("publish", "--catalog", self.catalog, "--store", f"file:{self.store}", "--run",
+                          "bench", "--baseline", self.dir / "baseline", *args, model)
+
+    def pull(self, image, *args):
+        return weightcast("pull", "--catalog", self.catalog, "--run", "bench", *args, image)
+
+    def convert(self):
+        out = self.dir / "converted"
+        clear(out)
+        self.add("convert", weightcast("convert", "--shards", self.dir / "shards", "--config",
+                                       self.dir / "a/config.json", "--out", out).seconds)
+        clear(out)
+
+    def versions(self):
+        """One round: publish full, pull it into an empty directory, then 1 % and its pull, verify."""
+        image = self.dir / "image"
+        full = self.publish(self.dir / "a", "--full")
+        self.add("publish full", full.seconds)
+        self.add("publish full, stall", full.document["seconds"]["stall"])
+        self.fact("publish full, RssAnon", full.anon_peak)
+
+        clear(image)
+        cold = self.pull(image)
+        self.add("pull full", cold.seconds)
+        self.fact("pull full, RssAnon", cold.anon_peak)
+
+        delta = self.publish(self.dir / "b")
+        self.add("publish 1 %", delta.seconds)
+        self.add("publish 1 %, stall", delta.document["seconds"]["stall"])
+        self.fact("publish 1 %, RssAnon", delta.anon_peak)
+        self.facts["density"] = delta.document["density"]
+        self.facts["bytes a changed element"] = (delta.document["wire_bytes"] /
+                                                 max(1, delta.document["changed_elements"]))
+
+        warm = self.pull(image)
+        self.add("pull 1 %", warm.seconds)
+        self.fact("pull 1 %, RssAnon", warm.anon_peak)
+        # What goes through write(2): journal, state, parts. The image itself is a mapping.
+        self.fact("1 % update, journal and parts", warm.written)
+
+        self.add("verify", weightcast("verify", "--catalog", self.catalog, image).seconds)
+        # Only the newest version is needed by the next round: the store would fill the memory.
+        for part in self.store.rglob("*"):
+            if part.is_file() and part.stat().st_size > MIB:
+                part.unlink()
+
+    def codec(self):
+        """Digest and diff alone, without files: the command measures them beside its own memcpy."""
+        rates = weightcast("bench", "codec", self.dir / "a", self.dir / "b").document["gb_per_s"]
+        for name, rate in rates.items():
+            self.facts[f"codec {name}, ratio to memcpy"] = rate / rates["memcpy"]
+
+    def on_disk(self, disk):
+        """The same update with image and store on a disk: how much is written, how long it takes."""
+        shutil.copytree(self.dir / "a", disk / "a")
+        shutil.copytree(self.dir / "b", disk / "b")
+        on_disk = Bench.__new__(Bench)
+        on_disk.__dict__.update(dir=disk, catalog=f"sqlite:{disk}/catalog.db", store=disk / "store",
+                                speeds={}, facts={}, model_bytes=self.model_bytes)
+        on_disk.publish(disk / "a", "--full")
+        on_disk.pull(disk / "image")
+        on_disk.publish(disk / "b")
+        os.sync()
+        warm = on_disk.pull(disk / "image")
+        self.facts["1 % update on disk, seconds"] = warm.seconds
+        self.facts["1 % update on disk, bytes written"] = warm.to_disk
+
+
+# ---- targets ----
+
+@dataclasses.dataclass
+class Target:
+    name: str
+    base: str  # memcpy, cp: a ratio of speeds, at least; model: a ratio of sizes, bytes: at most
+    limit: float
+
+
+TARGETS = [
+    Target("convert", "cp", 0.30),
+    Target("verify", "memcpy", 0.35),
+    Target("publish full", "cp", 0.15),
+    Target("publish full, stall", "cp", 0.15),
+    Target("publish 1 %", "memcpy", 0.15),
+    Target("publish 1 %, stall", "memcpy", 0.20),
+    Target("pull full", "cp", 0.25),
+    Target("pull 1 %", "memcpy", 0.15),
+    Target("codec digest_full, ratio to memcpy", "at least", 0.60),
+    Target("publish full, RssAnon", "bytes", 256 * MIB),
+    Target("publish 1 %, RssAnon", "bytes", 256 * MIB),
+    Target("pull full, RssAnon", "bytes", 256 * MIB),
+    Target("pull 1 %, RssAnon", "bytes", 256 * MIB),
+    Target("1 % update, journal and parts", "model", 0.05),
+]
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def judge(bench):
+    """Rows (what, value, target, verdict)."""
+    speed = {name: statistics.median(values) for name, values in bench.speeds.items()}
+    rows = []
+    for target in TARGETS:
+        if target.base in speed:
+            if target.name not in speed:
+                continue
+            ratio = speed[target.name] / speed[target.base]
+            value = (f"{speed[target.name] / 1e9:.2f} GB/s, {speed[target.name] / speed['memcpy']:.2f} × memcpy, "
+                     f"{speed[target.name] / speed['cp']:.2f} × cp")
+            wanted, met = f"≥ {target.limit:.2f} × {target.base}", ratio >= target.limit
+        elif target.name not in bench.facts:
+            continue
+        elif target.base == "at least":
+            value = f"{bench.facts[target.name]:.2f}"
+            wanted, met = f"≥ {target.limit:.2f}", bench.facts[target.name] >= target.limit
+        elif target.base == "bytes":
+            value = f"{bench.facts[target.name] / MIB:.0f} MiB"
+            wanted, met = f"≤ {target.limit / MIB:.0f} MiB", bench.facts[target.name] <= target.limit
+        else:
+            share = bench.facts[target.name] / bench.model_bytes
+            value, wanted, met = f"{share:.2%} of the model", f"≤ {target.limit:.0%}", share <= target.limit
+        rows.append((target.name, value, wanted, "met" if met else "MISSED"))
+    named = {target.name for target in TARGETS}
+    for name in ("memcpy", "cp"):
+        rows.append((name, f"{speed[name] / 1e9:.2f} GB/s", "", ""))
+    for name, value in bench.facts.items():
+        if name not in named:
+            text = f"{value / 1e6:.0f} MB" if name.endswith("written") else f"{value:.4g}"
+            rows.append((name, text, "", ""))
+    return rows
+
+
+def record(rows, bench, path):
+    commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, check=False,
+                            capture_output=True, text=True).stdout.strip()
+    cpu = next((line.split(": ")[1] for line in open("/proc/cpuinfo") if line.startswith("model name")),
+               platform.machine())
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    lines = [
+        "# Measured", "",
+        f"`make bench` at {commit}, {date}, {cpu}, {len(os.sched_getaffinity(0))} CPUs; a model of "
+        f"{bench.model_bytes / 1e9:.2f} GB on tmpfs; median of {ROUNDS}. What the targets stand on: "
+        "[README](README.md).", "",
+        "| what | measured | target | |", "|---|---|---|---|",
+    ]
+    path.write_text("\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="large", choices=["large", "demo"])
+    parser.add_argument("--dir", type=pathlib.Path, help="where to work; default tmpfs")
+    args = parser.parse_args()
+    place = args.dir or pathlib.Path("/dev/shm")
+    needed = 10 * (1_500_000_000 if args.size == "large" else 250_000_000)
+    if shutil.disk_usage(place).free < needed:
+        sys.exit(f"{place}: {needed / 1e9:.1f} GB are needed, {shutil.disk_usage(place).free / 1e9:.1f} are free")
+    directory = place / f"weightcast-bench-{os.getpid()}"
+    disk = ROOT / "build/bench"
+    clear(disk)
+    directory.mkdir()
+    disk.mkdir(parents=True)
+    try:
+        bench = Bench(directory, args.size)
+        for number in range(ROUNDS):
+            say(f"round {number + 1} of {ROUNDS}")
+            bench.baselines()
+            bench.convert()
+            bench.versions()
+        bench.codec()
+        bench.on_disk(disk)
+    finally:
+        clear(directory, disk)
+    rows = judge(bench)
+    width = max(len(row[0]) for row in rows)
+    for name, value, wanted, verdict in rows:
+        say(f"{name:{width}}  {value:45}  {wanted:16}  {verdict}")
+    missed = sum(row[3] == "MISSED" for row in rows)
+    say(f"{sum(row[3] == 'met' for row in rows)} targets met, {missed} missed")
+    if args.size == "large":
+        record(rows, bench, ROOT / "bench/results.md")
+
+
+if __name__ == "__main__":
+    main()
