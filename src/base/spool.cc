@@ -2,8 +2,9 @@
 
 namespace weightcast {
 
-Spool::Spool(int64_t bytes_max, Drain drain)
-    : bytes_max_(bytes_max), drain_(std::move(drain)), thread_([this] { Run(); }) {}
+Spool::Spool(int64_t bytes_max, Drain drain) : bytes_max_(bytes_max), drain_(std::move(drain)) {
+  thread_->Run([this] { Run(); });
+}
 
 Spool::~Spool() {
   {
@@ -12,14 +13,14 @@ Spool::~Spool() {
     blocks_.clear();
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.reset();  // waits for Run to return
 }
 
 Status Spool::Append(ByteSpan bytes) {
   std::unique_lock lock(mu_);
   const auto size = static_cast<int64_t>(bytes.size());
-  changed_.wait(lock,
-                [&] { return error_ || waiting_bytes_ == 0 || waiting_bytes_ + size <= bytes_max_; });
+  changed_.wait(
+      lock, [&] { return error_ || waiting_bytes_ == 0 || waiting_bytes_ + size <= bytes_max_; });
   if (error_) return *error_;
   blocks_.emplace_back(bytes.begin(), bytes.end());
   waiting_bytes_ += size;
@@ -33,7 +34,7 @@ Status Spool::Finish() {
     closed_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.reset();  // waits for Run to return
   if (error_) return *error_;
   return Ok();
 }

@@ -8,10 +8,10 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "base/task_pool.h"
 
 namespace weightcast {
 
@@ -42,7 +42,7 @@ class Spool {
   int64_t waiting_bytes_ = 0;  // in blocks_ and in the block being drained
   bool closed_ = false;
   std::optional<Error> error_;
-  std::thread thread_;
+  std::optional<TaskPool> thread_{1};
 };
 
 }  // namespace weightcast

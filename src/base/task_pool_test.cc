@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -70,6 +71,39 @@ TEST(ParallelForTest, NoNewItemStartsAfterAnError) {
   });
   EXPECT_FALSE(status.ok());
   EXPECT_LE(started, 4);
+}
+
+TEST(TaskPoolTest, ItsEndWaitsForEveryTaskAlsoThoseThatTasksStart) {
+  std::atomic<int> done{0};
+  {
+    TaskPool pool(3);
+    for (int i = 0; i < 50; ++i) {
+      pool.Run([&] {
+        pool.Run([&] { ++done; });
+        ++done;
+      });
+    }
+  }
+  EXPECT_EQ(done, 100);
+}
+
+TEST(TaskPoolTest, StartsTasksInOrderAndNeverMoreThanItsThreads) {
+  std::vector<int> order;
+  std::atomic<int> running{0};
+  std::atomic<int> most{0};
+  {
+    TaskPool one(1);
+    TaskPool two(2);
+    for (int i = 0; i < 100; ++i) {
+      one.Run([&, i] { order.push_back(i); });
+      two.Run([&] {
+        most = std::max(most.load(), ++running);
+        --running;
+      });
+    }
+  }
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+  EXPECT_LE(most, 2);
 }
 
 TEST(DefaultThreadsTest, IsAtLeastOne) { EXPECT_GE(DefaultThreads(), 1); }
