@@ -18,13 +18,40 @@ const MethodRow* RowOf(Method method) {
   return row == kRows.end() ? nullptr : *row;
 }
 
-void PositionsOf(std::span<const uint64_t> mask, size_t count, std::vector<uint32_t>* positions) {
-  positions->resize(count);
-  uint32_t* to = positions->data();
+// Units compared at a time: two copies of them lie in a core's first cache.
+constexpr size_t kBlockUnits = 4096;
+
+// Calls work(position) for every bit of a mask.
+template <typename Work>
+void ForEachBit(std::span<const uint64_t> mask, Work work) {
   for (size_t w = 0; w < mask.size(); ++w) {
     for (uint64_t left = mask[w]; left != 0; left &= left - 1) {
-      *to++ = static_cast<uint32_t>(64 * w + static_cast<size_t>(std::countr_zero(left)));
+      work(64 * w + static_cast<size_t>(std::countr_zero(left)));
     }
+  }
+}
+
+// Finds the changed units, and packs what they were and became while they are in the cache.
+template <typename U>
+void FindChanges(ByteSpan base, ByteSpan next, Scratch::State& state) {
+  const size_t units = next.size() / sizeof(U);
+  state.mask.resize(MaskWords(units));
+  size_t n = 0;
+  for (size_t first = 0; first < units; first += kBlockUnits) {
+    const size_t bytes = std::min(kBlockUnits, units - first) * sizeof(U);
+    const ByteSpan old_block = base.subspan(first * sizeof(U), bytes);
+    const ByteSpan new_block = next.subspan(first * sizeof(U), bytes);
+    const auto mask = std::span(state.mask).subspan(first / 64, MaskWords(bytes / sizeof(U)));
+    const size_t end = n + DiffUnits(sizeof(U), old_block, new_block, mask);
+    state.changed.resize(end);
+    state.old_units.resize(end * sizeof(U));
+    state.new_units.resize(end * sizeof(U));
+    ForEachBit(mask, [&](size_t i) {
+      state.changed[n] = static_cast<uint32_t>(first + i);
+      StoreUnit<U>(state.old_units, n, LoadUnit<U>(old_block, i));
+      StoreUnit<U>(state.new_units, n, LoadUnit<U>(new_block, i));
+      ++n;
+    });
   }
 }
 
@@ -91,14 +118,14 @@ ChunkInfo EncodeChunk(tensor::DType dtype, ByteSpan base, ByteSpan next, Scratch
   if (base.empty()) {
     return {EncodeSmallest(diff, {}, state, out), static_cast<int64_t>(diff.units)};
   }
-  state.mask.resize(MaskWords(diff.units));
-  const size_t changed = DiffUnits(diff.format.bytes, base, next, state.mask);
-  if (changed == 0) return {};
-  PositionsOf(state.mask, changed, &state.changed);
+  WithUnit(diff.format.bytes, [&]<typename U>() { FindChanges<U>(base, next, state); });
+  if (state.changed.empty()) return {};
   diff.mask = state.mask;
   diff.changed = state.changed;
-  const ChunkProfile profile = ProfileChunk(diff.format, base, next, state.changed);
-  return {EncodeSmallest(diff, profile, state, out), static_cast<int64_t>(changed)};
+  diff.old_units = state.old_units;
+  diff.new_units = state.new_units;
+  const ChunkProfile profile = ProfileChunk(diff.format, base, diff.old_units, diff.new_units);
+  return {EncodeSmallest(diff, profile, state, out), static_cast<int64_t>(state.changed.size())};
 }
 
 Status DecodeChunk(Method method, tensor::DType dtype, int64_t changed_units, ByteSpan payload,
@@ -120,7 +147,9 @@ Status DecodeChunk(Method method, tensor::DType dtype, int64_t changed_units, By
   if (payload.size() > next.size()) return Malformed("payload is longer than the units themselves");
   chunk.changed_units = static_cast<size_t>(changed_units);
   WC_TRY(row->decode(chunk, state, next));
-  if (!base.empty()) PositionsOf(state.mask, chunk.changed_units, &state.changed);
+  if (base.empty()) return Ok();
+  state.changed.reserve(chunk.changed_units);
+  ForEachBit(state.mask, [&](size_t i) { state.changed.push_back(static_cast<uint32_t>(i)); });
   return Ok();
 }
 

@@ -5,8 +5,11 @@ namespace {
 
 Error Unproven(std::string what) { return {Code::kDataLoss, std::move(what)}; }
 
-Status DecodeAndProve(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
-                      ByteSpan base, Scratch& scratch, MutableByteSpan next) {
+std::string Name(const tensor::TensorSpec& spec, const PartChunk& chunk) {
+  return spec.name + " " + tensor::BoxText(chunk.box);
+}
+
+Status CheckPayload(const PartChunk& chunk, ByteSpan payload) {
   if (std::cmp_not_equal(payload.size(), chunk.payload_bytes)) {
     return Unproven("payload of " + std::to_string(payload.size()) + " bytes, the index says " +
                     std::to_string(chunk.payload_bytes));
@@ -15,6 +18,11 @@ Status DecodeAndProve(const tensor::TensorSpec& spec, const PartChunk& chunk, By
     return Unproven("payload's SHA-256 is " + found.brief() + ", the index says " +
                     chunk.sha256.brief());
   }
+  return Ok();
+}
+
+Status Decode(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
+              ByteSpan base, Scratch& scratch, MutableByteSpan next) {
   const tensor::Matrix matrix = spec.matrix();
   if (!chunk.without_base) {
     const tensor::TensorDigest found = tensor::DigestBox(matrix, chunk.box, base);
@@ -38,11 +46,20 @@ Status DecodeAndProve(const tensor::TensorSpec& spec, const PartChunk& chunk, By
 
 }  // namespace
 
+Status ProvePayload(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload) {
+  return CheckPayload(chunk, payload).With(Name(spec, chunk));
+}
+
+Status DecodeProven(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
+                    ByteSpan base, Scratch& scratch, MutableByteSpan next) {
+  WC_CHECK(chunk.without_base == base.empty());
+  return Decode(spec, chunk, payload, base, scratch, next).With(Name(spec, chunk));
+}
+
 Status DecodeVerified(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
                       ByteSpan base, Scratch& scratch, MutableByteSpan next) {
-  WC_CHECK(chunk.without_base == base.empty());
-  return DecodeAndProve(spec, chunk, payload, base, scratch, next)
-      .With(spec.name + " " + tensor::BoxText(chunk.box));
+  WC_TRY(ProvePayload(spec, chunk, payload));
+  return DecodeProven(spec, chunk, payload, base, scratch, next);
 }
 
 }  // namespace weightcast::delta

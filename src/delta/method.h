@@ -18,9 +18,12 @@ struct Scratch::State {
   StreamCoder coder;
   std::vector<uint64_t> mask;     // which units changed
   std::vector<uint32_t> changed;  // the same as positions
+  Bytes old_units;                // and what they were and became, packed
+  Bytes new_units;
   std::vector<uint32_t> ranks;
   std::vector<uint32_t> gaps;
   std::vector<uint64_t> codes;
+  Bytes low_bits;
   Bytes symbols;
   Bytes tail;
   Bytes planes;
@@ -28,7 +31,7 @@ struct Scratch::State {
   Bytes best;
 };
 
-// What an encoder sees. `base` is empty, and so are mask and changed, if there is none.
+// What an encoder sees. Without a base only format, units and next are set.
 struct ChunkDiff {
   UnitFormat format;
   size_t units = 0;
@@ -36,6 +39,8 @@ struct ChunkDiff {
   ByteSpan next;
   std::span<const uint64_t> mask = {};
   std::span<const uint32_t> changed = {};
+  ByteSpan old_units = {};  // of the changed ones: bases, packed
+  ByteSpan new_units = {};
 };
 
 // What a decoder sees. `payload` is untrusted.

@@ -13,20 +13,21 @@ uint64_t EstimateBits(const ChunkDiff&, const ChunkProfile& profile) {
 
 template <typename U>
 void PutPlanes(const ChunkDiff& diff, Scratch::State& state, Bytes* out) {
+  const size_t n = diff.changed.size();
+  state.planes.resize(n);
   for (size_t b = 0; b < sizeof(U); ++b) {
-    state.planes.clear();
-    for (const uint32_t i : diff.changed) {
-      const U word = LoadUnit<U>(diff.base, i) ^ LoadUnit<U>(diff.next, i);
-      state.planes.push_back(static_cast<uint8_t>(word >> (8 * b)));
+    for (size_t i = 0; i < n; ++i) {
+      const U word = LoadUnit<U>(diff.old_units, i) ^ LoadUnit<U>(diff.new_units, i);
+      state.planes[i] = static_cast<uint8_t>(word >> (8 * b));
     }
-    state.coder.Pack(state.planes, {}, out);
+    state.coder.Pack(state.planes, {}, Repeats::kMany, out);
   }
 }
 
 // A mask is little endian, so that its first bytes are the bits of the format.
 void Encode(const ChunkDiff& diff, const ChunkProfile&, Scratch::State& state, Bytes* out) {
   const ByteSpan bits(reinterpret_cast<const uint8_t*>(diff.mask.data()), (diff.units + 7) / 8);
-  state.coder.Pack(bits, {}, out);
+  state.coder.Pack(bits, {}, Repeats::kMany, out);
   WithUnit(diff.format.bytes, [&]<typename U>() { PutPlanes<U>(diff, state, out); });
 }
 

@@ -6,23 +6,20 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 
+#include "delta/cost.h"
 #include "delta/method.h"
 
 namespace weightcast::delta {
 namespace {
 
 constexpr unsigned kShiftMax = 20;
-constexpr uint64_t kEscape =
-    248;  // symbol bytes from here on say how many bytes follow in the tail
-constexpr size_t kTailBytesMax = 8;
+constexpr uint32_t kEscape = 15;  // a nibble that says "the rest follows in the tail"
+constexpr size_t kVarintBytesMax = 10;
 
-// Gaps of a class are about geometric. Quotients of mean 4 ... 8 lose 0.004 bits to the split, and
-// all sparse classes then share one short table.
-constexpr unsigned kQuotientBits = 2;
-
-// Symbols of one class that repay a table of their own.
-constexpr size_t kBlockSymbolsMin = 512;
+// What another block costs: its header and a Huffman table.
+constexpr uint64_t kBlockBits = 8 * 50;
 
 struct ClassPart {
   size_t count = 0;
@@ -32,20 +29,24 @@ using ClassParts = std::array<ClassPart, kClassesMax>;
 
 size_t LowBitBytes(const ClassParts& parts) {
   size_t bits = 0;
-  for (const ClassPart& part : parts) bits += part.count * part.shift;
+  for (const ClassPart& part : parts) bits += part.count * (part.shift + 1);
   return (bits + 7) / 8;
 }
 
+// Both go eight bytes at a time, so their memory must reach that far behind the last bit.
+constexpr size_t kBitSlack = 8;
+
 class BitWriter {
  public:
-  explicit BitWriter(uint8_t* to) : to_(to) {}
+  explicit BitWriter(uint8_t* to) : to_(to) { StoreLe(to, uint64_t{0}); }
+  //   Requires: value < 2^bits, bits <= 32.
   void Put(uint64_t value, unsigned bits) {
     held_ |= value << count_;
+    StoreLe(to_, held_);
     count_ += bits;
-    for (; count_ >= 8; count_ -= 8, held_ >>= 8) *to_++ = static_cast<uint8_t>(held_);
-  }
-  void Flush() {
-    if (count_ > 0) *to_ = static_cast<uint8_t>(held_);
+    to_ += count_ / 8;
+    held_ >>= count_ & ~7u;
+    count_ %= 8;
   }
 
  private:
@@ -54,50 +55,35 @@ class BitWriter {
   unsigned count_ = 0;
 };
 
-// Reads past the end give zeros; the caller knows how many bits there are.
 class BitReader {
  public:
-  explicit BitReader(ByteSpan from) : from_(from) {}
+  explicit BitReader(const uint8_t* from) : from_(from) {}
+  //   Requires: bits <= 32.
   uint32_t Get(unsigned bits) {
-    for (; count_ < bits; count_ += 8) {
-      held_ |= uint64_t{at_ < from_.size() ? from_[at_] : uint8_t{0}} << count_;
-      ++at_;
-    }
-    const auto value = static_cast<uint32_t>(held_ & ((uint64_t{1} << bits) - 1));
-    held_ >>= bits;
-    count_ -= bits;
-    return value;
+    const uint64_t held = LoadLe<uint64_t>(from_ + at_ / 8) >> (at_ % 8);
+    at_ += bits;
+    return static_cast<uint32_t>(held & ((uint64_t{1} << bits) - 1));
   }
-  bool RestIsZero() const { return held_ == 0; }
 
  private:
-  ByteSpan from_;
+  const uint8_t* from_;
   size_t at_ = 0;
-  uint64_t held_ = 0;
-  unsigned count_ = 0;
 };
 
-uint8_t PutSymbol(uint64_t value, Bytes* tail) {
-  if (value < kEscape) return static_cast<uint8_t>(value);
-  const uint64_t rest = value - kEscape;
-  const size_t bytes = std::max<size_t>(1, (static_cast<size_t>(std::bit_width(rest)) + 7) / 8);
-  for (size_t b = 0; b < bytes; ++b) tail->push_back(static_cast<uint8_t>(rest >> (8 * b)));
-  return static_cast<uint8_t>(kEscape - 1 + bytes);
-}
-
-// Symbols that say they have a longer tail than they need, or that overflow, fail the reader.
-uint64_t GetSymbol(uint8_t symbol, ByteReader& tail) {
-  if (symbol < kEscape) return symbol;
-  const size_t bytes = symbol - (kEscape - 1);
-  const ByteSpan from = tail.GetBytes(bytes);
-  uint64_t rest = 0;
-  for (size_t b = 0; b < from.size(); ++b) rest |= uint64_t{from[b]} << (8 * b);
-  if (bytes > 1 && rest >> (8 * (bytes - 1)) == 0) tail.Fail();
-  if (rest > ~uint64_t{0} - kEscape) tail.Fail();
-  return rest + kEscape;
-}
-
 // ---- Encoding.
+
+uint8_t* Grow(Bytes* out, size_t bytes) {
+  out->resize(out->size() + bytes);
+  return out->data() + out->size() - bytes;
+}
+
+// Gaps of a class are about geometric. Their quotients by 2^shift fit a nibble nearly always, and
+// lose less than 0.03 bits to the split, if their mean lies between 0.5 and 2.
+unsigned ShiftFor(uint32_t class_units, size_t changed) {
+  const uint64_t mean = class_units / changed;
+  const auto width = static_cast<unsigned>(std::bit_width(mean * 2 / 3));
+  return width > 0 ? width - 1 : 0;
+}
 
 // Sorts the changed units by class; gaps and step codes run class by class from then on.
 template <typename U>
@@ -117,18 +103,16 @@ ClassParts SortByClass(const ChunkDiff& diff, const ClassTable& table, Scratch::
     const uint32_t rank = state.ranks[i] & 0xffffff;
     state.gaps[at[c]] = rank - passed[c];
     passed[c] = rank + 1;
-    state.codes[at[c]++] = StepCode(diff.format, LoadUnit<U>(diff.base, diff.changed[i]),
-                                    LoadUnit<U>(diff.next, diff.changed[i]));
+    state.codes[at[c]++] =
+        StepCode(diff.format, LoadUnit<U>(diff.old_units, i), LoadUnit<U>(diff.new_units, i));
   }
   for (size_t c = 0; c < kClassesMax; ++c) {
-    if (parts[c].count == 0) continue;
-    const auto mean_bits = static_cast<unsigned>(std::bit_width(passed[c] / parts[c].count));
-    parts[c].shift = mean_bits > kQuotientBits + 1 ? mean_bits - (kQuotientBits + 1) : 0;
+    if (parts[c].count > 0) parts[c].shift = ShiftFor(passed[c], parts[c].count);
   }
   return parts;
 }
 
-void PutHeader(const ClassTable& table, const ClassParts& parts, size_t tail_bytes, Bytes* out) {
+void PutHeader(const ClassTable& table, const ClassParts& parts, Bytes* out) {
   ByteWriter writer(out);
   writer.Put(static_cast<uint8_t>(table.classes));
   for (size_t c = 1; c < table.classes; ++c) {
@@ -138,48 +122,52 @@ void PutHeader(const ClassTable& table, const ClassParts& parts, size_t tail_byt
     writer.PutVarint(parts[c].count);
     if (parts[c].count > 0) writer.Put(static_cast<uint8_t>(parts[c].shift));
   }
-  writer.PutVarint(tail_bytes);
 }
 
-void PutLowBits(const ClassParts& parts, std::span<const uint32_t> gaps, Bytes* out) {
-  const size_t at = out->size();
-  out->resize(at + LowBitBytes(parts));
-  BitWriter bits(out->data() + at);
-  size_t i = 0;
-  for (const ClassPart& part : parts) {
-    if (part.shift == 0) {
-      i += part.count;
-      continue;
-    }
-    const uint32_t mask = (uint32_t{1} << part.shift) - 1;
-    for (const size_t end = i + part.count; i < end; ++i) bits.Put(gaps[i] & mask, part.shift);
-  }
-  bits.Flush();
-}
-
-// Fills symbols and tail; returns where blocks should end.
-std::vector<size_t> PutSymbols(const ClassParts& parts, Scratch::State& state) {
-  const size_t n = state.gaps.size();
-  state.symbols.resize(2 * n);
+// Fills symbols and tail and appends the low bits to `out`.
+void PutSteps(const ClassParts& parts, Scratch::State& state, Bytes* out) {
+  state.symbols.resize(state.gaps.size());
   state.tail.clear();
-  std::vector<size_t> cuts;
+  ByteWriter tail(&state.tail);
+  const size_t low_end = out->size() + LowBitBytes(parts);
+  BitWriter bits(Grow(out, LowBitBytes(parts) + kBitSlack));
   size_t i = 0;
   for (const ClassPart& part : parts) {
+    const uint32_t low_mask = (uint32_t{1} << part.shift) - 1;
     for (const size_t end = i + part.count; i < end; ++i) {
-      state.symbols[i] = PutSymbol(state.gaps[i] >> part.shift, &state.tail);
+      const uint32_t quotient = state.gaps[i] >> part.shift;
+      const uint64_t size = state.codes[i] >> 1;
+      bits.Put((state.gaps[i] & low_mask) << 1 | (state.codes[i] & 1), part.shift + 1);
+      const uint32_t gap_nibble = std::min(quotient, kEscape);
+      const auto size_nibble = static_cast<uint32_t>(std::min<uint64_t>(size, kEscape));
+      state.symbols[i] = static_cast<uint8_t>(gap_nibble | size_nibble << 4);
+      if (gap_nibble == kEscape) tail.PutVarint(quotient - kEscape);
+      if (size_nibble == kEscape) tail.PutVarint(size - kEscape);
     }
   }
-  cuts.push_back(n);
-  i = 0;
-  for (const ClassPart& part : parts) {
-    for (const size_t end = i + part.count; i < end; ++i) {
-      state.symbols[n + i] = PutSymbol(state.codes[i], &state.tail);
-    }
-    if (n + i - cuts.back() >= kBlockSymbolsMin) cuts.push_back(n + i);
-  }
-  if (cuts.back() != 2 * n) cuts.push_back(2 * n);
-  if (state.tail.empty()) cuts.pop_back();
+  out->resize(low_end);
   state.symbols.insert(state.symbols.end(), state.tail.begin(), state.tail.end());
+}
+
+// Where blocks should end: between classes whose symbols differ by more than a table costs, and
+// before the tail.
+std::vector<size_t> ChooseCuts(const ClassParts& parts, ByteSpan symbols) {
+  using Counts = std::array<uint32_t, 256>;
+  std::vector<size_t> cuts;
+  Counts block{};
+  size_t at = 0;
+  for (const ClassPart& part : parts) {
+    Counts own{};
+    for (const uint8_t symbol : symbols.subspan(at, part.count)) ++own[symbol];
+    Counts both;
+    std::ranges::transform(block, own, both.begin(), std::plus());
+    const uint64_t apart = EntropyBits(block) + EntropyBits(own) + kBlockBits;
+    const bool cut = at > 0 && EntropyBits(both) > apart;
+    if (cut) cuts.push_back(at);
+    block = cut ? own : both;
+    at += part.count;
+  }
+  if (at < symbols.size()) cuts.push_back(at);
   return cuts;
 }
 
@@ -191,10 +179,10 @@ void Encode(const ChunkDiff& diff, const ChunkProfile& profile, Scratch::State& 
   const ClassParts parts = WithUnit(diff.format.bytes, [&]<typename U>() {
     return SortByClass<U>(diff, profile.classes, state);
   });
-  const std::vector<size_t> cuts = PutSymbols(parts, state);
-  PutHeader(profile.classes, parts, state.tail.size(), out);
-  PutLowBits(parts, state.gaps, out);
-  state.coder.Pack(state.symbols, cuts, out);
+  PutHeader(profile.classes, parts, out);
+  PutSteps(parts, state, out);
+  ByteWriter(out).PutVarint(state.tail.size());
+  state.coder.Pack(state.symbols, ChooseCuts(parts, state.symbols), Repeats::kFew, out);
 }
 
 // ---- Decoding.
@@ -202,7 +190,6 @@ void Encode(const ChunkDiff& diff, const ChunkProfile& profile, Scratch::State& 
 struct Header {
   ClassTable table;
   ClassParts parts{};
-  size_t tail_bytes = 0;
 };
 
 Result<Header> GetHeader(const ChunkPayload& chunk, ByteReader& in) {
@@ -226,21 +213,25 @@ Result<Header> GetHeader(const ChunkPayload& chunk, ByteReader& in) {
     if (shift > kShiftMax) return Malformed("shift of a class");
     header.parts[c] = {count, shift};
   }
-  const uint64_t tail_bytes = in.GetVarint();
   if (!in.ok() || left != 0) return Malformed("class counts do not sum up to the changed units");
-  if (tail_bytes > 2 * kTailBytesMax * chunk.changed_units) return Malformed("tail is too long");
-  header.tail_bytes = tail_bytes;
   return header;
 }
 
 using RankLists = std::array<const uint32_t*, kClassesMax>;
 
-// Gap symbols and low bits to ranks, each class's list ended by kNoRank.
-Result<RankLists> GetRanks(const Header& header, const ChunkPayload& chunk, ByteSpan low_bits,
-                           ByteReader& tail, Scratch::State& state) {
-  state.ranks.resize(chunk.changed_units + kClassesMax);
+// Symbols, low bits and tail to ranks (each class's list ended by kNoRank) and step codes.
+Result<RankLists> GetSteps(const Header& header, const ChunkPayload& chunk, ByteSpan low_bits,
+                           Scratch::State& state) {
+  constexpr uint64_t kTooFar = uint64_t{1} << 40;  // a quotient that no shift brings back
+  const size_t n = chunk.changed_units;
+  const uint64_t last_code = (~uint64_t{0} >> (64 - 8 * chunk.format.bytes)) - 1;
+  state.ranks.resize(n + kClassesMax);
+  state.codes.resize(n);
+  ByteReader tail(ByteSpan(state.symbols).subspan(n));
+  state.low_bits.assign(low_bits.begin(), low_bits.end());
+  state.low_bits.resize(low_bits.size() + kBitSlack);
+  BitReader bits(state.low_bits.data());
   RankLists lists{};
-  BitReader bits(low_bits);
   uint32_t* to = state.ranks.data();
   size_t i = 0;
   for (size_t c = 0; c < header.table.classes; ++c) {
@@ -248,69 +239,70 @@ Result<RankLists> GetRanks(const Header& header, const ChunkPayload& chunk, Byte
     lists[c] = to;
     uint64_t passed = 0;
     for (const size_t end = i + part.count; i < end; ++i) {
-      const uint64_t quotient = GetSymbol(state.symbols[i], tail);
-      if (quotient >= chunk.units) return Malformed("a gap leads out of the chunk");
-      const uint64_t rank = passed + (quotient << part.shift) + bits.Get(part.shift);
+      uint64_t quotient = state.symbols[i] & 0xf;
+      uint64_t size = state.symbols[i] >> 4;
+      if (quotient == kEscape) quotient += std::min(tail.GetVarint(), kTooFar);
+      if (size == kEscape) size += std::min(tail.GetVarint(), last_code);
+      const uint64_t low = bits.Get(part.shift + 1);
+      const uint64_t rank = passed + (quotient << part.shift) + (low >> 1);
       if (rank >= chunk.units) return Malformed("a gap leads out of the chunk");
+      if (size > last_code / 2) return Malformed("a step is out of range");
+      state.codes[i] = size << 1 | (low & 1);
+      if (state.codes[i] > last_code) return Malformed("a step is out of range");
       *to++ = static_cast<uint32_t>(rank);
       passed = rank + 1;
     }
     *to++ = kNoRank;
   }
-  if (!bits.RestIsZero()) return Malformed("spare bits are not zero");
+  if (!tail.done()) return Malformed("the tail does not fit the symbols");
+  if (bits.Get(7) != 0) return Malformed("spare bits are not zero");  // at most 7, then slack
   return lists;
 }
 
+// Units that are selected and stepped at a time: two copies of them lie in a core's first cache.
+constexpr size_t kBlockUnits = 4096;
+
 template <typename U>
-Status ApplySteps(const Header& header, const ChunkPayload& chunk, ByteReader& tail,
+Status ApplySteps(const Header& header, const ChunkPayload& chunk, const RankLists& ranks,
                   Scratch::State& state, MutableByteSpan next) {
-  const size_t n = chunk.changed_units;
-  state.codes.resize(n);
-  for (size_t i = 0; i < n; ++i) {
-    state.codes[i] = GetSymbol(state.symbols[n + i], tail);
-    if (state.codes[i] >= static_cast<U>(~U{0})) return Malformed("a step is out of range");
-  }
-  if (!tail.done()) return Malformed("the tail does not fit the symbols");
   std::array<const uint64_t*, kClassesMax> code{};
-  const uint64_t* first = state.codes.data();
-  std::array<uint8_t, kOctavesMax> class_of_octave;
-  for (size_t c = 0; c < header.table.classes; ++c) {
-    code[c] = first;
-    first += header.parts[c].count;
-    const bool last = c + 1 == header.table.classes;
-    const uint32_t end = last ? chunk.format.octaves : header.table.first_octave[c + 1];
-    std::fill(class_of_octave.begin() + header.table.first_octave[c], class_of_octave.begin() + end,
-              static_cast<uint8_t>(c));
-  }
-  for (size_t w = 0; w < state.mask.size(); ++w) {
-    for (uint64_t left = state.mask[w]; left != 0; left &= left - 1) {
-      const size_t i = 64 * w + static_cast<size_t>(std::countr_zero(left));
-      const U old_unit = LoadUnit<U>(chunk.base, i);
-      const auto step = static_cast<U>(*code[class_of_octave[OctaveOf(chunk.format, old_unit)]]++);
-      StoreUnit(next, i, ApplyStep(chunk.format, old_unit, step));
+  code[0] = state.codes.data();
+  for (size_t c = 1; c < kClassesMax; ++c) code[c] = code[c - 1] + header.parts[c - 1].count;
+  const OctaveClasses class_of(header.table);
+  UnitSelector selector(header.table, ranks);
+  size_t found = 0;
+  for (size_t first = 0; first < chunk.units; first += kBlockUnits) {
+    const size_t units = std::min(kBlockUnits, chunk.units - first);
+    const ByteSpan base = chunk.base.subspan(first * sizeof(U), units * sizeof(U));
+    const MutableByteSpan block = next.subspan(first * sizeof(U), units * sizeof(U));
+    const auto mask = std::span(state.mask).subspan(first / 64, MaskWords(units));
+    found += selector.Next(base, mask, block);
+    for (size_t w = 0; w < mask.size(); ++w) {
+      for (uint64_t left = mask[w]; left != 0; left &= left - 1) {
+        const size_t i = 64 * w + static_cast<size_t>(std::countr_zero(left));
+        const U old_unit = LoadUnit<U>(base, i);
+        const auto step = static_cast<U>(*code[class_of[OctaveOf(chunk.format, old_unit)]]++);
+        StoreUnit(block, i, ApplyStep(chunk.format, old_unit, step));
+      }
     }
   }
-  return Ok();
+  return found == chunk.changed_units ? Ok() : Malformed("a rank is beyond its class");
 }
 
 Status Decode(const ChunkPayload& chunk, Scratch::State& state, MutableByteSpan next) {
   ByteReader in(chunk.payload);
   const Header header = WC_TRY(GetHeader(chunk, in));
   const ByteSpan low_bits = in.GetBytes(LowBitBytes(header.parts));
+  const uint64_t tail_bytes = in.GetVarint();
   if (!in.ok()) return Malformed("low bits end early");
-  const size_t n = chunk.changed_units;
-  state.symbols.resize(2 * n + header.tail_bytes);
+  if (tail_bytes > 2 * kVarintBytesMax * chunk.changed_units) return Malformed("tail is too long");
+  state.symbols.resize(chunk.changed_units + tail_bytes);
   WC_TRY(state.coder.Unpack(in, state.symbols));
   if (!in.done()) return Malformed("bytes behind the symbols");
-  ByteReader tail(ByteSpan(state.symbols).subspan(2 * n));
-  const RankLists ranks = WC_TRY(GetRanks(header, chunk, low_bits, tail, state));
-  if (!tail.ok()) return Malformed("the tail does not fit the symbols");
+  const RankLists ranks = WC_TRY(GetSteps(header, chunk, low_bits, state));
   state.mask.resize(MaskWords(chunk.units));
-  if (SelectUnits(header.table, chunk.base, ranks, state.mask, next) != n) {
-    return Malformed("a rank is beyond its class");
-  }
   return WithUnit(chunk.format.bytes,
-                  [&]<typename U>() { return ApplySteps<U>(header, chunk, tail, state, next); });
+                  [&]<typename U>() { return ApplySteps<U>(header, chunk, ranks, state, next); });
 }
 
 }  // namespace

@@ -113,5 +113,10 @@ Result<PartSeal> SealFromTrailer(ByteSpan trailer, int64_t object_bytes);
 //   chunk.without_base.
 Status DecodeVerified(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
                       ByteSpan base, Scratch& scratch, MutableByteSpan next);
+// Its two halves, for whoever proves a payload where it arrives and decodes it later: size and
+// SHA-256; then the rest.
+Status ProvePayload(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload);
+Status DecodeProven(const tensor::TensorSpec& spec, const PartChunk& chunk, ByteSpan payload,
+                    ByteSpan base, Scratch& scratch, MutableByteSpan next);
 
 }  // namespace weightcast::delta

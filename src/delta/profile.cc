@@ -12,7 +12,8 @@ namespace {
 
 // Units sampled for the histogram of octaves, and changed units sampled for that of values: enough
 // for a percent of precision where it matters, and 2 % of the time of the scan.
-constexpr size_t kUnitSamples = 8192;
+constexpr size_t kUnitRuns = 256;  // of units that lie side by side: each costs one cache miss
+constexpr size_t kUnitsARun = 32;
 constexpr size_t kValueSamples = 2048;
 
 // What another class costs beside its marks: threshold, count, shift.
@@ -29,21 +30,26 @@ struct Bin {
 };
 
 template <typename U>
-std::vector<Bin> CountOctaves(const UnitFormat& format, ByteSpan base,
-                              std::span<const uint32_t> changed) {
+std::vector<Bin> CountOctaves(const UnitFormat& format, ByteSpan base, ByteSpan old_units) {
   const size_t units = base.size() / sizeof(U);
   std::array<uint32_t, kOctavesMax> sampled{};
   std::array<uint32_t, kOctavesMax> hits{};
-  // An odd stride does not stay in one column of a matrix whose rows are a power of two long.
-  const size_t stride = units / kUnitSamples | 1;
-  for (size_t i = 0; i < units; i += stride) {
-    ++sampled[OctaveOf(format, LoadLe<U>(base.data() + i * sizeof(U)))];
+  const auto octave = [&](ByteSpan of, size_t i) {
+    return OctaveOf(format, LoadLe<U>(of.data() + i * sizeof(U)));
+  };
+  const size_t stride = std::max(units / kUnitRuns, kUnitsARun);
+  uint64_t samples = 0;
+  for (size_t run = 0; run < units; run += stride) {
+    const size_t end = std::min(run + kUnitsARun, units);
+    for (size_t i = run; i < end; ++i) ++sampled[octave(base, i)];
+    samples += end - run;
   }
-  for (const uint32_t i : changed) ++hits[OctaveOf(format, LoadLe<U>(base.data() + i * sizeof(U)))];
+  const size_t changed = old_units.size() / sizeof(U);
+  for (size_t i = 0; i < changed; ++i) ++hits[octave(old_units, i)];
   std::vector<Bin> bins;
   for (uint32_t o = 0; o < format.octaves; ++o) {
     if (sampled[o] == 0 && hits[o] == 0) continue;
-    bins.push_back({o, std::max<uint64_t>(sampled[o] * stride, hits[o]), hits[o]});
+    bins.push_back({o, std::max<uint64_t>(sampled[o] * units / samples, hits[o]), hits[o]});
   }
   while (bins.size() > kBinsMax) {
     for (size_t b = 0; b < bins.size() / 2; ++b) {
@@ -97,16 +103,17 @@ void ChooseClasses(std::span<const Bin> bins, ChunkProfile* profile) {
 
 // Order-0 bits of the changed units' values, from a sample.
 template <typename U>
-void EstimateValues(const UnitFormat& format, ByteSpan base, ByteSpan next,
-                    std::span<const uint32_t> changed, ChunkProfile* profile) {
+void EstimateValues(const UnitFormat& format, size_t units, ByteSpan old_units, ByteSpan new_units,
+                    ChunkProfile* profile) {
   std::array<uint32_t, 72> code_sizes{};  // small codes one by one, then by their number of bits
   std::array<std::array<uint32_t, 256>, sizeof(U)> planes{};
-  const size_t stride = changed.size() / kValueSamples + 1;
+  const size_t count = old_units.size() / sizeof(U);
+  const size_t stride = count / kValueSamples + 1;
   uint64_t samples = 0;
   uint64_t extra_bits = 0;
-  for (size_t i = 0; i < changed.size(); i += stride, ++samples) {
-    const auto old_unit = LoadLe<U>(base.data() + changed[i] * sizeof(U));
-    const auto new_unit = LoadLe<U>(next.data() + changed[i] * sizeof(U));
+  for (size_t i = 0; i < count; i += stride, ++samples) {
+    const auto old_unit = LoadLe<U>(old_units.data() + i * sizeof(U));
+    const auto new_unit = LoadLe<U>(new_units.data() + i * sizeof(U));
     const uint64_t code = StepCode(format, old_unit, new_unit);
     const auto width = static_cast<unsigned>(std::bit_width(code));
     ++code_sizes[code < 8 ? code : 5 + width];
@@ -115,10 +122,8 @@ void EstimateValues(const UnitFormat& format, ByteSpan base, ByteSpan next,
       ++planes[b][static_cast<uint8_t>((old_unit ^ new_unit) >> (8 * b))];
     }
   }
-  const uint64_t count = changed.size();
   profile->step_bits = (EntropyBits(code_sizes) + extra_bits) * count / samples;
-  const uint64_t unchanged =
-      (base.size() / sizeof(U) - count) * samples / count;  // in sample scale
+  const uint64_t unchanged = (units - count) * samples / count;  // in sample scale
   for (auto& plane : planes) {
     profile->word_bits += EntropyBits(plane) * count / samples;
     plane[0] += static_cast<uint32_t>(unchanged);
@@ -128,18 +133,19 @@ void EstimateValues(const UnitFormat& format, ByteSpan base, ByteSpan next,
 
 }  // namespace
 
-ChunkProfile ProfileChunk(const UnitFormat& format, ByteSpan base, ByteSpan next,
-                          std::span<const uint32_t> changed) {
+ChunkProfile ProfileChunk(const UnitFormat& format, ByteSpan base, ByteSpan old_units,
+                          ByteSpan new_units) {
   ChunkProfile profile;
   profile.classes.format = format;
-  profile.bitmap_bits = MarkBits(changed.size(), base.size() / format.bytes);
+  const size_t units = base.size() / format.bytes;
+  profile.bitmap_bits = MarkBits(old_units.size() / format.bytes, units);
   WithUnit(format.bytes, [&]<typename U>() {
     if (format.is_float) {
-      ChooseClasses(CountOctaves<U>(format, base, changed), &profile);
+      ChooseClasses(CountOctaves<U>(format, base, old_units), &profile);
     } else {
       profile.gap_bits = profile.bitmap_bits;
     }
-    EstimateValues<U>(format, base, next, changed, &profile);
+    EstimateValues<U>(format, units, old_units, new_units, &profile);
   });
   return profile;
 }

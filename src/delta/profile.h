@@ -21,8 +21,9 @@ struct ChunkProfile {
   uint64_t plane_bits = 0;   // XOR words of all units in planes
 };
 
-//   Requires: changed is not empty and holds the ascending positions of the units that differ.
-ChunkProfile ProfileChunk(const UnitFormat& format, ByteSpan base, ByteSpan next,
-                          std::span<const uint32_t> changed);
+// `old_units` and `new_units` are the changed ones, packed; `base` all units.
+//   Requires: at least one unit changed.
+ChunkProfile ProfileChunk(const UnitFormat& format, ByteSpan base, ByteSpan old_units,
+                          ByteSpan new_units);
 
 }  // namespace weightcast::delta

@@ -51,44 +51,34 @@ const ScanKernels& Kernels() { return *CurrentKernels().load(std::memory_order_r
 
 size_t WidthIndex(size_t unit_bytes) { return static_cast<size_t>(std::countr_zero(unit_bytes)); }
 
-// The table as the kernels want it.
-struct ScanTable {
-  std::array<uint8_t, kOctavesMax> class_of_octave;
-  ScanLimits limits;
-
-  explicit ScanTable(const ClassTable& table) {
-    const UnitFormat& format = table.format;
-    const auto most = static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * format.bytes + 1));
-    std::ranges::fill(limits.limit, most);
-    limits.limit[0] = -1;
-    for (size_t c = 1; c < table.classes; ++c) {
-      limits.limit[c] = (int64_t{table.first_octave[c]} << format.mantissa_bits) - 1;
-    }
-    for (size_t c = 0; c < table.classes; ++c) {
-      const uint32_t end = c + 1 < table.classes ? table.first_octave[c + 1] : format.octaves;
-      std::fill(class_of_octave.begin() + table.first_octave[c], class_of_octave.begin() + end,
-                static_cast<uint8_t>(c));
-    }
-    limits.mantissa_bits = format.mantissa_bits;
-    limits.class_of_octave = class_of_octave.data();
-  }
-};
-
 // The last units of a chunk, padded with zeros to a whole group.
 struct LastGroup {
   alignas(64) std::array<uint8_t, 64 * 8> bytes{};
   explicit LastGroup(ByteSpan rest) { std::ranges::copy(rest, bytes.begin()); }
 };
 
-// Ranks in the only class there is: positions.
-size_t SelectPositions(const uint32_t* ranks, size_t units, std::span<uint64_t> mask) {
-  std::ranges::fill(mask, 0);
-  size_t found = 0;
-  for (; *ranks < units; ++ranks, ++found) mask[*ranks / 64] |= uint64_t{1} << (*ranks % 64);
-  return found;
+}  // namespace
+
+OctaveClasses::OctaveClasses(const ClassTable& table) {
+  for (size_t c = 0; c < table.classes; ++c) {
+    const bool last = c + 1 == table.classes;
+    const uint32_t end = last ? table.format.octaves : table.first_octave[c + 1];
+    std::fill(class_of_octave_.begin() + table.first_octave[c], class_of_octave_.begin() + end,
+              static_cast<uint8_t>(c));
+  }
 }
 
-}  // namespace
+ScanTable::ScanTable(const ClassTable& table) : class_of(table) {
+  const UnitFormat& format = table.format;
+  std::ranges::fill(limits.limit,
+                    static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * format.bytes + 1)));
+  limits.limit[0] = -1;
+  for (size_t c = 1; c < table.classes; ++c) {
+    limits.limit[c] = (int64_t{table.first_octave[c]} << format.mantissa_bits) - 1;
+  }
+  limits.mantissa_bits = format.mantissa_bits;
+  limits.class_of_octave = class_of.data();
+}
 
 bool ForceScanKernel(ScanKernel kernel) {
   const ScanKernels* kernels = KernelsOf(kernel);
@@ -131,26 +121,40 @@ void RankUnits(const ClassTable& table, ByteSpan base, std::span<const uint64_t>
   }
 }
 
-size_t SelectUnits(const ClassTable& table, ByteSpan base,
-                   const std::array<const uint32_t*, kClassesMax>& ranks, std::span<uint64_t> mask,
-                   MutableByteSpan next) {
-  const size_t units = base.size() / table.format.bytes;
-  if (table.classes == 1) {
-    std::ranges::copy(base, next.begin());
-    return SelectPositions(ranks[0], units, mask);
+UnitSelector::UnitSelector(const ClassTable& table,
+                           const std::array<const uint32_t*, kClassesMax>& ranks)
+    : table_(table), scan_(table) {
+  for (size_t c = 0; c < kClassesMax; ++c) ranks_[c] = c < table.classes ? ranks[c] : &kNoRank;
+}
+
+// Ranks in the only class there is: positions.
+size_t UnitSelector::NextPositions(size_t units, std::span<uint64_t> mask) {
+  std::ranges::fill(mask, 0);
+  size_t found = 0;
+  for (; *ranks_[0] - seen_[0] < units; ++ranks_[0], ++found) {
+    const uint32_t at = *ranks_[0] - seen_[0];
+    mask[at / 64] |= uint64_t{1} << (at % 64);
   }
-  const ScanTable scan(table);
-  SelectState state{};
-  for (size_t c = 0; c < kClassesMax; ++c) state.rank[c] = c < table.classes ? ranks[c] : &kNoRank;
-  const auto select = Kernels().select[WidthIndex(table.format.bytes)];
+  seen_[0] += static_cast<uint32_t>(units);
+  return found;
+}
+
+size_t UnitSelector::Next(ByteSpan base, std::span<uint64_t> mask, MutableByteSpan next) {
+  const size_t units = base.size() / table_.format.bytes;
+  if (table_.classes == 1) {
+    std::ranges::copy(base, next.begin());
+    return NextPositions(units, mask);
+  }
+  const auto select = Kernels().select[WidthIndex(table_.format.bytes)];
   const size_t groups = units / 64;
-  size_t found = select(scan.limits, base.data(), groups, state, mask.data(), next.data());
-  const size_t done = groups * 64 * table.format.bytes;
+  SelectState state{ranks_.data(), seen_.data()};
+  size_t found = select(scan_.limits, base.data(), groups, state, mask.data(), next.data());
+  const size_t done = groups * 64 * table_.format.bytes;
   if (done < base.size()) {
     const LastGroup last(base.subspan(done));
     std::array<uint8_t, 64 * 8> restored;
     uint64_t bits = 0;
-    select(scan.limits, last.bytes.data(), 1, state, &bits, restored.data());
+    select(scan_.limits, last.bytes.data(), 1, state, &bits, restored.data());
     mask[groups] = bits & ((uint64_t{1} << units % 64) - 1);  // what fell into the padding is lost
     found += static_cast<size_t>(std::popcount(mask[groups]));
     std::copy_n(restored.begin(), base.size() - done, next.begin() + static_cast<int64_t>(done));

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "delta/scan_kernel.h"
 #include "delta/unit_format.h"
 
 namespace weightcast::delta {
@@ -26,7 +27,28 @@ struct ClassTable {
   std::array<uint32_t, kClassesMax> first_octave{};  // [0] is 0; strictly ascending
 };
 
-// Behind the ranks of each class in SelectUnits.
+// The class of each octave, looked up.
+class OctaveClasses {
+ public:
+  explicit OctaveClasses(const ClassTable& table);
+  uint8_t operator[](uint32_t octave) const { return class_of_octave_[octave]; }
+  const uint8_t* data() const { return class_of_octave_.data(); }
+
+ private:
+  std::array<uint8_t, kOctavesMax> class_of_octave_;
+};
+
+// A class table as the kernels want it. Neither copied nor moved: it points into itself.
+struct ScanTable {
+  explicit ScanTable(const ClassTable& table);
+  ScanTable(const ScanTable&) = delete;
+  ScanTable& operator=(const ScanTable&) = delete;
+
+  OctaveClasses class_of;
+  ScanLimits limits;
+};
+
+// Behind the ranks of each class in UnitSelector.
 inline constexpr uint32_t kNoRank = 0x7fffffff;
 
 // Sets the mask of units that differ; returns how many.
@@ -39,12 +61,27 @@ size_t DiffUnits(size_t unit_bytes, ByteSpan base, ByteSpan next, std::span<uint
 void RankUnits(const ClassTable& table, ByteSpan base, std::span<const uint64_t> mask,
                uint32_t* ranks);
 
-// The inverse: sets the mask of the units that have the given ranks in their classes, and copies
-// base to next. Returns how many it found: fewer than given if a rank is beyond its class.
-//   Requires: ranks[c] ascends strictly and ends with kNoRank, for every c < table.classes.
-size_t SelectUnits(const ClassTable& table, ByteSpan base,
-                   const std::array<const uint32_t*, kClassesMax>& ranks, std::span<uint64_t> mask,
-                   MutableByteSpan next);
+// The inverse, block by block, so that what is found can be used while it is in the cache: sets the
+// mask of the units that have the given ranks in their classes.
+class UnitSelector {
+ public:
+  //   Requires: ranks[c] ascends strictly and ends with kNoRank, for every c < table.classes. Table
+  //   and ranks outlive the selector.
+  UnitSelector(const ClassTable& table, const std::array<const uint32_t*, kClassesMax>& ranks);
+
+  // The next units of the base. Copies them to `next` as well and returns how many it found; a rank
+  // beyond its class is never found.
+  //   Requires: every block but the last has a multiple of 64 units.
+  size_t Next(ByteSpan base, std::span<uint64_t> mask, MutableByteSpan next);
+
+ private:
+  size_t NextPositions(size_t units, std::span<uint64_t> mask);
+
+  const ClassTable& table_;
+  ScanTable scan_;
+  std::array<const uint32_t*, kClassesMax> ranks_{};  // next wanted ones
+  std::array<uint32_t, kClassesMax> seen_{};          // units of each class so far
+};
 
 enum class ScanKernel : uint8_t { kPortable, kAvx2, kAvx512 };
 // For tests and benches: forces a kernel. False if this CPU lacks it.

@@ -17,8 +17,8 @@ struct ScanLimits {
 
 // Countdown of a selection that goes on over several calls.
 struct SelectState {
-  const uint32_t* rank[8];  // next wanted rank of each class
-  uint32_t seen[8];         // units of each class so far
+  const uint32_t** rank;  // of each of 8 classes: its next wanted rank
+  uint32_t* seen;         // and its units so far
 };
 
 struct ScanKernels {
@@ -27,7 +27,7 @@ struct ScanKernels {
   uint32_t* (*rank[4])(const ScanLimits& limits, const uint8_t* base, size_t groups,
                        const uint64_t* mask, uint32_t* seen, uint32_t* ranks);
   size_t (*select[4])(const ScanLimits& limits, const uint8_t* base, size_t groups,
-                      SelectState& state, uint64_t* mask, uint8_t* next);
+                      const SelectState& state, uint64_t* mask, uint8_t* next);
 };
 
 extern const ScanKernels kScanPortable;

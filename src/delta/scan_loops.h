@@ -91,8 +91,8 @@ uint32_t* RankLoop(const ScanLimits& scan, const uint8_t* base, size_t groups, c
 }
 
 template <typename Isa, int W>
-size_t SelectLoop(const ScanLimits& scan, const uint8_t* base, size_t groups, SelectState& state,
-                  uint64_t* mask, uint8_t* next) {
+size_t SelectLoop(const ScanLimits& scan, const uint8_t* base, size_t groups,
+                  const SelectState& state, uint64_t* mask, uint8_t* next) {
   const typename Isa::template Limits<W> limits(scan);
   uint32_t left[8];  // units of the class to pass before the wanted one
   for (int c = 0; c < 8; ++c) left[c] = *state.rank[c] - state.seen[c];

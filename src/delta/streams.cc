@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kLevel = 1;  // higher levels gain nothing on these streams (docs/design/codec.md)
 
+// A repeat of fewer bytes costs more than it saves: streams are nearly noise. The smallest hash
+// table still finds runs, which is what a few repeats are.
+constexpr int kMinMatch = 7;
+constexpr int kHashLogForFew = 6;
+
 // A frame costs 9 bytes or more and its first table some 10; what is shorter never wins.
 constexpr size_t kCompressFrom = 64;
 
@@ -34,6 +39,7 @@ bool LooksLikeNoise(ByteSpan content) {
 StreamCoder::StreamCoder() : compressor_(ZSTD_createCCtx()), decompressor_(ZSTD_createDCtx()) {
   WC_CHECK(compressor_ != nullptr && decompressor_ != nullptr);
   WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_compressionLevel, kLevel)));
+  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_minMatch, kMinMatch)));
 }
 
 StreamCoder::~StreamCoder() {
@@ -41,11 +47,13 @@ StreamCoder::~StreamCoder() {
   ZSTD_freeDCtx(decompressor_);
 }
 
-bool StreamCoder::Compress(ByteSpan content, std::span<const size_t> cuts) {
+bool StreamCoder::Compress(ByteSpan content, std::span<const size_t> cuts, Repeats repeats) {
   if (content.size() < kCompressFrom || LooksLikeNoise(content)) return false;
   frame_.resize(ZSTD_compressBound(content.size()) + 16 * (cuts.size() + 1));
   WC_CHECK(!ZSTD_isError(ZSTD_CCtx_reset(compressor_, ZSTD_reset_session_only)));
   WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(compressor_, content.size())));
+  const int hash_log = repeats == Repeats::kFew ? kHashLogForFew : 0;
+  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_hashLog, hash_log)));
   ZSTD_inBuffer in{content.data(), 0, 0};
   ZSTD_outBuffer out{frame_.data(), frame_.size(), 0};
   for (size_t i = 0; i <= cuts.size(); ++i) {
@@ -59,9 +67,10 @@ bool StreamCoder::Compress(ByteSpan content, std::span<const size_t> cuts) {
   return frame_.size() + 4 < content.size();
 }
 
-void StreamCoder::Pack(ByteSpan content, std::span<const size_t> cuts, Bytes* out) {
+void StreamCoder::Pack(ByteSpan content, std::span<const size_t> cuts, Repeats repeats,
+                       Bytes* out) {
   ByteWriter writer(out);
-  const bool smaller = Compress(content, cuts);
+  const bool smaller = Compress(content, cuts, repeats);
   writer.PutVarint(smaller ? frame_.size() : 0);
   writer.PutBytes(smaller ? ByteSpan(frame_) : content);
 }
