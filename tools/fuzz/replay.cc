@@ -4,9 +4,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fuzz/accepted.h"
@@ -19,7 +20,9 @@ size_t g_accepted = 0;
 
 void Replay(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << in.rdbuf();
+  const std::string content = std::move(text).str();
   // Exactly sized on the heap, so that the address sanitizer sees a read past the end.
   const auto bytes = std::make_unique<uint8_t[]>(content.size());
   if (!content.empty()) std::memcpy(bytes.get(), content.data(), content.size());
