@@ -22,6 +22,8 @@ constexpr Uint128 Reduce(Uint128 x) {
 
 constexpr Uint128 Add(Uint128 a, Uint128 b) { return Reduce(a + b); }
 
+constexpr Uint128 Subtract(Uint128 a, Uint128 b) { return Reduce(a + kPrime - b); }
+
 constexpr Uint128 Multiply(Uint128 a, Uint128 b) {
   const auto a0 = static_cast<uint64_t>(a);
   const auto a1 = static_cast<uint64_t>(a >> 64);
@@ -32,10 +34,6 @@ constexpr Uint128 Multiply(Uint128 a, Uint128 b) {
   const Uint128 low_sum = low + (middle << 64);
   const Uint128 high = Uint128{a1} * b1 + (middle >> 64) + (low_sum < low ? 1 : 0);
   return Add(Reduce(low_sum), Reduce(high << 1));  // 2^128 = 2; high < 2^126
-}
-
-constexpr Uint128 FromSigned(Int128 x) {
-  return x < 0 ? kPrime - Reduce(static_cast<Uint128>(-x)) : Reduce(static_cast<Uint128>(x));
 }
 
 Uint128 ToNumber(TensorDigest d) { return Uint128{d.high} << 64 | d.low; }
@@ -60,6 +58,32 @@ constexpr uint64_t kBlockSeed = 0x1234567;
 constexpr std::array<Uint128, kDigestLanes> kLaneKeys = {
     MixPair(kLaneSeed), MixPair(kLaneSeed + 2), MixPair(kLaneSeed + 4), MixPair(kLaneSeed + 6),
     MixPair(kLaneSeed + 8)};
+
+// A lane of a block of changes may be negative; all are below 2^70 in magnitude.
+constexpr Uint128 kLaneBias = Uint128{1} << 70;
+
+// Sum of lane key * lane for lanes below 2^71, reduced once at the end: this is the cost of each
+// block, and of each run of a narrow column slice.
+constexpr Uint128 WeighLanes(const std::array<Uint128, kDigestLanes>& lanes) {
+  Uint128 column[3] = {};  // of 64 bits each, with room for carries
+  for (size_t l = 0; l < kDigestLanes; ++l) {
+    const auto key0 = static_cast<uint64_t>(kLaneKeys[l]);
+    const auto key1 = static_cast<uint64_t>(kLaneKeys[l] >> 64);
+    const auto lane0 = static_cast<uint64_t>(lanes[l]);
+    const auto lane1 = static_cast<uint64_t>(lanes[l] >> 64);  // below 2^7
+    const Uint128 low = Uint128{key0} * lane0;
+    const Uint128 middle = Uint128{key1} * lane0;
+    column[0] += static_cast<uint64_t>(low);
+    column[1] += (low >> 64) + static_cast<uint64_t>(middle) + Uint128{key0} * lane1;
+    column[2] += (middle >> 64) + Uint128{key1} * lane1;
+  }
+  // 2^127 = 1: the second column's bits from 63 on wrap to the bottom, the third column counts
+  // twice.
+  constexpr Uint128 kLow63 = (Uint128{1} << 63) - 1;
+  return Reduce(column[0] + ((column[1] & kLow63) << 64) + (column[1] >> 63) + 2 * column[2]);
+}
+
+constexpr Uint128 kBiasWeight = WeighLanes({kLaneBias, kLaneBias, kLaneBias, kLaneBias, kLaneBias});
 
 Uint128 BlockKey(int64_t block) { return MixPair(2 * static_cast<uint64_t>(block) + kBlockSeed); }
 
@@ -180,12 +204,12 @@ class DigestSum {
 
   void Fold() {
     if (block_ < 0) return;
-    Uint128 sum = 0;
+    std::array<Uint128, kDigestLanes> biased;
     for (size_t l = 0; l < kDigestLanes; ++l) {
-      const Int128 lane =
-          static_cast<Int128>(lanes_[l]) + halves_[0][l] + Int128{halves_[1][l]} * 65536;
-      sum = Add(sum, Multiply(kLaneKeys[l], FromSigned(lane)));
+      biased[l] = kLaneBias + lanes_[l] + static_cast<Uint128>(Int128{halves_[0][l]}) +
+                  static_cast<Uint128>(Int128{halves_[1][l]} * 65536);
     }
+    const Uint128 sum = Subtract(WeighLanes(biased), kBiasWeight);
     digest_ = Add(digest_, Multiply(BlockKey(block_), sum));
     lanes_ = {};
     halves_ = {};
@@ -316,7 +340,7 @@ TensorDigest operator+(TensorDigest a, TensorDigest b) {
 }
 
 TensorDigest operator-(TensorDigest a, TensorDigest b) {
-  return ToDigest(Add(ToNumber(a), kPrime - ToNumber(b)));
+  return ToDigest(Subtract(ToNumber(a), ToNumber(b)));
 }
 
 std::string BoxText(const Box& box) {
@@ -363,6 +387,12 @@ TensorDigest DigestChange(const Matrix& matrix, const Box& box, ByteSpan base, B
   WC_CHECK(base.size() == static_cast<size_t>(box.units() * matrix.unit_bytes));
   WC_CHECK(next.size() == base.size());
   WC_CHECK(changed.empty() || int64_t{changed.back()} < box.units());
+  // A change costs as much as ten units of two full passes, unless the kernel is the portable one.
+  constexpr int64_t kDenseOneIn = 10;
+  if (std::ssize(changed) > box.units() / kDenseOneIn && walk.col_stride == 1 &&
+      CurrentKernel() != AddWordsPortable) {
+    return DigestBox(matrix, box, next) - DigestBox(matrix, box, base);
+  }
   DigestSum sum;
   WithUnitType(matrix.unit_bytes,
                [&](auto unit) { AddChanges<decltype(unit)>(walk, base, next, changed, &sum); });

@@ -71,7 +71,8 @@ TensorDigest DigestRun(int64_t offset, ByteSpan bytes);
 TensorDigest DigestBox(const Matrix& matrix, const Box& box, ByteSpan packed);
 
 // Digest change of a box in which some units changed: the sum of the terms of (next - base).
-// `changed` holds ascending positions (packed unit index); O(changed).
+// O(changed).
+//   Requires: `changed` ascending, the positions (packed unit index) of all units that differ.
 TensorDigest DigestChange(const Matrix& matrix, const Box& box, ByteSpan base, ByteSpan next,
                           std::span<const uint32_t> changed);
 
