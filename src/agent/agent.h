@@ -1,6 +1,6 @@
 // The agent moves one image to a version: plans the cheapest chain, fetches, verifies and prepares
-// while readers go on, then applies under the exclusive lock. In place by journal for deltas; beside
-// and exchanged by one rename for cold starts, full versions and going back without an undo.
+// while readers go on, then applies under the exclusive lock. In place by journal for deltas;
+// beside and exchanged by one rename for cold starts, full versions and going back without an undo.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,20 @@
 #include "catalog/catalog.h"
 #include "os/world.h"
 #include "store/store.h"
-#include "tensor/hf_directory.h"
-#include "transfer/fetcher.h"
 
 namespace weightcast::agent {
 
 struct AgentOptions {
   Durability durability = Durability::kHost;
   int threads = 0;                             // 0: all CPUs
-  int64_t journal_bytes_max = 4 * kGiB;        // checked before the first in-place byte
+  int64_t journal_bytes_max = 4 * kGiB;        // of all journals of an image; checked before work
   int64_t batch_payload_bytes_max = 8 * kMiB;  // memory: about threads * (this + four cells)
   int64_t weight_file_bytes_max = 5 * kGiB;    // of a new image's files
   int sync_every = 8;                          // versions between syncs of the image itself (kHost)
   int undo_kept = 1;                           // journals kept for going back
   Duration hold_timeout = seconds(60);         // how long apply waits for readers
-  Duration lease = seconds(600);
-  bool keep_layout_of_seed = true;             // a new image has the seed's weight files, if one is given
+  Duration lease = seconds(600);               // renewed while the pull goes on
+  bool keep_layout_of_seed = true;  // a new image has the seed's weight files, if one is given
 };
 
 struct PullReport {
@@ -43,13 +41,13 @@ struct PullReport {
   std::vector<VersionUid> chain;  // what was replayed, oldest first
   std::string how;                // "current", "journal", "undo", "beside"
   int64_t fetched_bytes = 0;
-  std::map<std::string, int64_t> sources;  // bytes by kind: "store", "seed", "image"
+  std::map<std::string, int64_t> sources;  // bytes by kind: "store", "seed"
   int64_t journal_bytes = 0;
   int64_t changed_units = 0;
   double seconds_fetch = 0;    // footers
   double seconds_prepare = 0;  // payloads, decode, verify, journal or lay beside
   double seconds_apply = 0;    // readers excluded
-  double seconds_verify = 0;   // proof of what was touched
+  double seconds_verify = 0;   // thereof: proof of what was touched
   double seconds_total = 0;
 };
 
@@ -62,9 +60,11 @@ class VersionSource {
   virtual const catalog::Version& target() const = 0;
   virtual Result<std::vector<tensor::TensorDigest>> Digests(const VersionUid& version) = 0;
   virtual Result<catalog::ReplayPlan> Plan(const catalog::ReplayRequest& request) = 0;
+  virtual Status RenewLease(const LeaseId& lease, Duration lease_for) = 0;
   virtual Status EndLease(const LeaseId& lease) = 0;
 };
-Result<std::unique_ptr<VersionSource>> FromCatalog(catalog::Catalog& catalog, const std::string& run,
+Result<std::unique_ptr<VersionSource>> FromCatalog(catalog::Catalog& catalog,
+                                                   const std::string& run,
                                                    const std::string& version);
 Result<std::unique_ptr<VersionSource>> FromVersionJson(store::Store& store, const std::string& key);
 
@@ -76,11 +76,14 @@ class Agent {
 
   // Makes the image at `path` the source's target version. Afterwards every byte that changed was
   // proven against the version's tensor digests and root. On error the image is what it was.
-  //   `seed_path`: a checkpoint directory whose root is v0's, or "". `progress`: (done, total) bytes.
+  // One pull at a time per image: others wait. An image that cannot be recovered is laid anew.
+  //   `seed_path`: a checkpoint directory whose root is v0's, or "". `progress`: (done, total)
+  //   bytes, from any thread, one call at a time.
   // Errors: kUnavailable (no start for the chain: says whether a seed or a full version would do;
-  // store unreachable), kResourceExhausted (disk, journal budget; before work begins), kConflict (not
-  // an image, other inventory), kDeadlineExceeded (holders, named by pid where known), kDataLoss.
-  Result<PullReport> Pull(VersionSource& source, const std::string& path, const std::string& seed_path,
+  // store unreachable), kResourceExhausted (disk, journal budget; before work begins), kConflict
+  // (not an image, other inventory), kDeadlineExceeded (readers, or another pull), kDataLoss.
+  Result<PullReport> Pull(VersionSource& source, const std::string& path,
+                          const std::string& seed_path,
                           const std::function<void(int64_t, int64_t)>& progress = {});
 
  private:
@@ -90,8 +93,8 @@ class Agent {
 };
 
 struct VerifyReport {
-  Root root;               // of what is on disk
-  Root claimed;            // by the image (or the version it was checked against)
+  Root root;     // of what is on disk
+  Root claimed;  // by the image (or the version it was checked against)
   bool verified = false;
   int64_t bytes = 0;
   std::vector<std::string> tensors_bad;

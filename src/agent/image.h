@@ -1,51 +1,30 @@
-// An image: a verified canonical checkpoint on an inference host; an ordinary Hugging Face directory
-// with a generation, that moves from version to version without a reader ever seeing a mix.
+// An image: a verified canonical checkpoint on an inference host; an ordinary Hugging Face
+// directory with a generation, that moves from version to version without a reader ever seeing a
+// mix.
 //
 //   IMAGE_DIR/
 //     model.safetensors | model-0000k-of-0000n.safetensors + index, config.json, tokenizer...
 //     .weightcast/
-//       lock           flock: shared = a hold, exclusive = apply or recover
-//       state          one line: what the weight files are (below); replaced atomically
-//       manifest.json  version uid, run, number, root, tensor digests, side files, of generation g
+//       lock             flock: shared = a hold, exclusive = apply or recover
+//       clean-<g>        the state is the name of this empty file; applying-<g>-<h> while it moves
+//       manifest-<g>.json  version, root, tensor digests, files of generation g
 //       journal-<g>-<h>  redo and undo of the step from generation g to h
 //
-// State line: "clean <g>" or "applying <g> <h> <journal>". While applying, weight files and index wear
-// dot names (".model.safetensors"), so that an open without a hold finds nothing, never a mix.
+// While applying, weight files and index wear dot names (".model.safetensors"), so that an open
+// without a hold finds nothing, never a mix.
 // Protocol and crash argument: docs/design/image.md. Formats: docs/formats/image.md, journal.md.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "base/ids.h"
+#include "agent/manifest.h"
 #include "base/status.h"
-#include "catalog/catalog.h"
+#include "base/units.h"
 #include "os/world.h"
-#include "tensor/digest.h"
 #include "tensor/hf_directory.h"
 
 namespace weightcast::agent {
-
-// What survives what. kHost (default): the death of the host too; the journal is synced before the
-// first in-place byte and kept until a later sync of the image. kProcess: the death of any process;
-// after a host restart the image is not trusted and is laid anew.
-enum class Durability : uint8_t { kProcess, kHost };
-
-// What an image claims to be.
-struct Manifest {
-  int64_t generation = 0;
-  RunUid run;
-  VersionUid version;
-  int64_t number = 0;
-  Root root;
-  Durability durability = Durability::kHost;
-  std::string boot_id;  // of the host when it was written
-  std::vector<tensor::TensorDigest> digests;      // in inventory order
-  std::vector<catalog::SideFileRow> side_files;
-};
 
 // A reader's lock on one generation. While it lives the image does not move.
 class Hold {
@@ -71,9 +50,9 @@ class Image {
   Result<bool> Exists();
 
   // Takes a shared hold. If the image is between generations (a process died in an apply), recovers
-  // it first under the exclusive lock: redo from the journal; after a host restart, replay of all kept
-  // journals. Errors: kNotFound (no image), kDeadlineExceeded (someone is applying),
-  // kDataLoss (cannot be recovered: says which file, expected and found; lay it anew).
+  // it first under the exclusive lock: redo from the journal; after a host restart, replay of all
+  // kept journals. Errors: kNotFound (no image), kDeadlineExceeded (someone is applying), kDataLoss
+  // (cannot be recovered: says which file, expected and found; lay it anew).
   Result<Hold> TakeHold(Duration timeout);
 
   const std::string& path() const { return path_; }
