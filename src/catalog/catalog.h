@@ -1,5 +1,5 @@
-// The catalog: versions, states, lineage, leases. Small rows in a database; never a weight byte, and
-// it does not know what is inside a part.
+// The catalog: versions, states, lineage, leases. Small rows in a database; never a weight byte,
+// and it does not know what is inside a part.
 //
 //   run ── epochs (one life of the trainer job; a new one fences the older ones)
 //    └──── versions: STAGING → READY → RELEASING → RELEASED, or STAGING → FAILED
@@ -7,9 +7,10 @@
 //
 // Every call is one transaction and may be made from any thread and any process. Errors:
 //   kNotFound            no such run, version, alias, lease
-//   kConflict            fenced epoch, other plan, number not above the latest, wrong state, wrong base
-//   kInvalidData/kDataLoss  what was announced does not add up; a row that does not verify
-//   kUnavailable         database locked or not reachable; an attempt of this epoch is still STAGING
+//   kConflict            fenced epoch, other plan, number not above the latest, wrong state, wrong
+//   base kInvalidData/kDataLoss  what was announced does not add up; a row that does not verify
+//   kUnavailable         database locked or not reachable; an attempt of this epoch is still
+//   STAGING
 // Protocol: DESIGN of the project, docs/design/catalog_protocol.md.
 #pragma once
 
@@ -27,6 +28,10 @@
 #include "base/units.h"
 #include "tensor/digest.h"
 #include "tensor/inventory.h"
+
+namespace weightcast::os {
+class Random;
+}
 
 namespace weightcast::catalog {
 
@@ -56,6 +61,7 @@ enum class ObjectRole : uint8_t {
   kFull,     // every owned chunk without a base
   kCarried,  // every chunk of the carried tensors; written once, named by each full version
 };
+std::string_view RoleName(ObjectRole role);  // "delta", "full", "carried"
 
 // An object in the version's store and what proves it (delta::PartSeal).
 struct ObjectRef {
@@ -68,12 +74,13 @@ struct ObjectRef {
   bool operator==(const ObjectRef&) const = default;
 };
 
-// What one rank contributes to one tensor: for every tensor of which it owns a slice, changed or not.
+// What one rank contributes to one tensor: for every tensor of which it owns a slice, changed or
+// not.
 struct TensorPartial {
   int32_t tensor = 0;
   tensor::Partial base;  // of its slices in the base version; ignored when `raw`
   tensor::Partial next;
-  bool raw = false;      // the rank had no baseline: its chunks of this tensor need no base
+  bool raw = false;  // the rank had no baseline: its chunks of this tensor need no base
 
   bool operator==(const TensorPartial&) const = default;
 };
@@ -165,9 +172,9 @@ struct BeginRequest {
 
 struct ReplayRequest {
   VersionUid target;
-  VersionUid have;               // version of the image at hand; empty: none
-  std::optional<Root> seed;      // root of a seed checkpoint at hand
-  std::string holder;            // for messages: "host 3 pid 812"
+  VersionUid have;           // version of the image at hand; empty: none
+  std::optional<Root> seed;  // root of a seed checkpoint at hand
+  std::string holder;        // for messages: "host 3 pid 812"
   Duration lease = seconds(600);
 };
 
@@ -186,7 +193,8 @@ class Catalog {
  public:
   virtual ~Catalog() = default;
 
-  // Create-or-get by name. kConflict if the inventory or the carried set differs (the difference is named).
+  // Create-or-get by name. kConflict if the inventory or the carried set differs (the difference is
+  // named).
   virtual Result<Run> OpenRun(const RunRequest& request) = 0;
   virtual Result<Run> FindRun(const std::string& name) = 0;
   virtual Result<Run> GetRun(const RunUid& uid) = 0;
@@ -202,8 +210,8 @@ class Catalog {
 
   // Create-or-get the attempt. Answers the READY version if `number` is READY by an equal request
   // (number, step token, full); any other request for a READY number, or a number not above the
-  // latest, is kConflict. kUnavailable while another attempt of the epoch is STAGING and not past its
-  // deadline. A FAILED attempt is not found again: the next call makes a new uid.
+  // latest, is kConflict. kUnavailable while another attempt of the epoch is STAGING and not past
+  // its deadline. A FAILED attempt is not found again: the next call makes a new uid.
   virtual Result<Version> BeginVersion(const BeginRequest& request) = 0;
 
   // Adds a rank's part. The first announcement of a rank stands: an equal one gets the same answer,
@@ -215,7 +223,8 @@ class Catalog {
   virtual Status FailVersion(const VersionUid& uid, const std::string& reason) = 0;
 
   virtual Result<Version> GetVersion(const VersionUid& uid) = 0;
-  // `text`: "latest" (highest READY number), a number, a uid, or an alias. READY ones only, except by uid.
+  // `text`: "latest" (highest READY number), a number, a uid, or an alias. READY ones only, except
+  // by uid.
   virtual Result<Version> FindVersion(const RunUid& run, const std::string& text) = 0;
   // By number, then creation; every state.
   virtual Result<std::vector<Version>> ListVersions(const RunUid& run) = 0;
@@ -223,20 +232,21 @@ class Catalog {
   virtual Result<std::vector<tensor::TensorDigest>> GetDigests(const VersionUid& uid) = 0;
   virtual Result<std::vector<Announcement>> GetAnnouncements(const VersionUid& uid) = 0;
 
-  virtual Status SetAlias(const RunUid& run, const std::string& alias, const VersionUid& version) = 0;
+  virtual Status SetAlias(const RunUid& run, const std::string& alias,
+                          const VersionUid& version) = 0;
   virtual Status RemoveAlias(const RunUid& run, const std::string& alias) = 0;
   virtual Result<std::map<std::string, VersionUid>> ListAliases(const RunUid& run) = 0;
   // Pinned versions are never released.
   virtual Status SetPin(const VersionUid& version, bool pinned) = 0;
 
-  // The cheapest way to the target, with leases on all of it. kUnavailable if none of image, seed and
-  // full versions can start it; the message says what would.
+  // The cheapest way to the target, with leases on all of it. kUnavailable if none of image, seed
+  // and full versions can start it; the message says what would.
   virtual Result<ReplayPlan> PlanReplay(const ReplayRequest& request) = 0;
   virtual Status RenewLease(const LeaseId& lease, Duration lease_for) = 0;
   virtual Status EndLease(const LeaseId& lease) = 0;  // fine if it is gone
 
-  // READY → RELEASING, if no lease, pin or alias holds it and every READY descendant (forks in other
-  // runs included) keeps a complete chain without it; else kConflict naming what holds it.
+  // READY → RELEASING, if no lease, pin or alias holds it and every READY descendant (forks in
+  // other runs included) keeps a complete chain without it; else kConflict naming what holds it.
   virtual Status BeginRelease(const VersionUid& uid) = 0;
   // RELEASING → RELEASED, not before the last lease's expiry; the caller has deleted the bytes.
   virtual Status FinishRelease(const VersionUid& uid) = 0;
@@ -265,12 +275,14 @@ struct VersionDocument {
 std::string EncodeVersionJson(const VersionDocument& document);
 Result<VersionDocument> ParseVersionJson(std::string_view text);
 
-// Plans a replay over a set of versions (of one lineage, forks included): pure, for catalogs and for
-// `pull --from`, which has only version.json files. Leases are the caller's matter.
+// Plans a replay over a set of versions (of one lineage, forks included): pure, for catalogs and
+// for `pull --from`, which has only version.json files. Leases are the caller's matter.
 Result<ReplayPlan> ChooseReplay(const std::vector<Version>& versions, const ReplayRequest& request);
 
 // ---- implementations ----
-// In this process only; `now_unix_ms` stands for the database's clock.
+// In this process only; `now_unix_ms` stands for the database's clock. Uids come from `random` (the
+// kernel's if it is not given), which must outlive the catalog.
 std::unique_ptr<Catalog> NewMemoryCatalog(std::function<int64_t()> now_unix_ms);
+std::unique_ptr<Catalog> NewMemoryCatalog(std::function<int64_t()> now_unix_ms, os::Random& random);
 
 }  // namespace weightcast::catalog

@@ -16,8 +16,8 @@ struct SqliteOptions {
   bool create = true;  // false: kNotFound if the file is missing
 };
 
-// Errors: kConflict on a network file system (says to use a catalog server), kUnavailable (cannot open,
-// read-only, full), kDataLoss (not our schema, a newer schema, a corrupt file).
+// Errors: kConflict on a network file system (says to use a catalog server), kUnavailable (cannot
+// open, read-only, full), kDataLoss (not our schema, a newer schema, a corrupt file).
 Result<std::unique_ptr<Catalog>> OpenSqliteCatalog(os::World& world, const std::string& path,
                                                    SqliteOptions options = {});
 

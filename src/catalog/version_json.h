@@ -1,0 +1,13 @@
+// The inside of version.json: what makes a document whole. Pure.
+#pragma once
+
+#include "base/status.h"
+#include "catalog/catalog.h"
+
+namespace weightcast::catalog {
+
+// Everything that a READY version, its run and its digests owe each other, from wherever they came.
+// Errors: kDataLoss if the digests do not give the root; kInvalidData for the rest.
+Status CheckDocument(const VersionDocument& document);
+
+}  // namespace weightcast::catalog
