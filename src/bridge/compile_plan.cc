@@ -18,6 +18,9 @@ using tensor::DType;
 using tensor::Inventory;
 using tensor::TensorSpec;
 
+// Parameters of all ranks together, of some 150 bytes each: 16 Ki ranks with a thousand each.
+constexpr int64_t kParamsMax = int64_t{1} << 24;
+
 // "decoder.layers.*.x" with 3 -> "decoder.layers.3.x".
 std::string Numbered(std::string_view pattern, int32_t number) {
   const size_t star = pattern.find('*');
@@ -54,7 +57,7 @@ class Compiler {
 
  private:
   Status Check();
-  void ListInstances();
+  Status ListInstances();
   Status MakeInventory();
   void AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const;
   Status PlaceShards();
@@ -120,7 +123,7 @@ Status Compiler::Check() {
   return Ok();
 }
 
-void Compiler::ListInstances() {
+Status Compiler::ListInstances() {
   for (const std::span<const Rule> group : family_.rules) {
     for (const Rule& rule : group) {
       if (!Exists(rule)) continue;
@@ -139,6 +142,11 @@ void Compiler::ListInstances() {
       }
     }
   }
+  const int64_t params = static_cast<int64_t>(instances_.size()) * (topology_.world / topology_.pp);
+  if (params <= kParamsMax) return Ok();
+  return Error{Code::kInvalidData, "a plan of about " + std::to_string(params) + " parameters on " +
+                                       std::to_string(topology_.world) + " ranks; at most " +
+                                       std::to_string(kParamsMax)};
 }
 
 void Compiler::AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const {
@@ -308,7 +316,7 @@ Status Compiler::CompareReference() {
 
 Result<CompiledPlan> Compiler::Run() {
   WC_TRY(Check());
-  ListInstances();
+  WC_TRY(ListInstances());
   WC_TRY(MakeInventory());
   WC_TRY(CompareReference());
   WC_TRY(PlaceShards());

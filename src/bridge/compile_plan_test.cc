@@ -521,6 +521,13 @@ TEST(Refused, SizesThatCannotBeCut) {
               AllOf(HasSubstr("linear_fc1.weight: 22 rows"), HasSubstr("tensor parallel size 4")));
 }
 
+TEST(Refused, APlanThatWouldFillTheMemory) {
+  ToyModel m = kToys[0];
+  m.layers = 1 << 16;
+  EXPECT_THAT(Message(Compile(m, World(m.layers, 1, 1, 1, 1 << 19))),
+              HasSubstr("at most 16777216"));
+}
+
 // W1: 20,000 names. Measured, not asserted: this machine may be busy.
 TEST(Speed, W1TwentyThousandNamesPlanInWellUnderASecond) {
   ToyModel m = kToys[0];

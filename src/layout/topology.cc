@@ -104,6 +104,9 @@ Status Topology::Check() const {
     return DoesNotFit("num_layers " + std::to_string(num_layers) + " is not in 1.." +
                       std::to_string(kLayersMax));
   }
+  if (int64_t{pp} * vpp > kWorldMax) {
+    return DoesNotFit("more than " + std::to_string(kWorldMax) + " pipeline chunks");
+  }
   const int64_t dense = int64_t{tp} * pp;
   const int64_t expert = int64_t{etp} * ep;
   WC_TRY(CheckDivides({"tensor x pipeline parallel size", dense}, {"world", world}));

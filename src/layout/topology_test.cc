@@ -146,6 +146,7 @@ TEST(Ranks, NumbersThatDoNotFitAreRefusedByName) {
       {"ZeroTp", [](Topology& t) { t.tp = 0; }, "tensor parallel size 0"},
       {"NegativeWorld", [](Topology& t) { t.world = -8; }, "world -8"},
       {"HugeWorld", [](Topology& t) { t.world = 2000000000; }, "world 2000000000"},
+      {"TooManyChunks", [](Topology& t) { t.vpp = 1 << 20; }, "pipeline chunks"},
       {"NoLayers", [](Topology& t) { t.num_layers = 0; }, "num_layers 0"},
       {"WorldNotDivisible", [](Topology& t) { t.tp = 3; }, "world 8 is not divisible by"},
       {"ContextNotDivisible", [](Topology& t) { t.cp = 3; }, "context parallel size 3"},
