@@ -94,7 +94,7 @@ class Loader {
     for (const catalog::ObjectRef& ref : version.objects) {
       if (!Needed(ref.role, full_start)) continue;
       if (ref.footer_bytes < delta::kPartTrailerBytes || ref.footer_bytes > kFooterBytesMax ||
-          ref.footer_bytes > ref.bytes - delta::kPartHeaderBytes) {
+          ref.bytes < delta::kPartHeaderBytes + ref.footer_bytes) {
         return Invalid(ObjectText(version, ref) + ": a footer of " +
                        std::to_string(ref.footer_bytes) + " bytes in an object of " +
                        std::to_string(ref.bytes));

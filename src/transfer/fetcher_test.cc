@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/mutex.h"
+#include "transfer/testing.h"
 
 namespace weightcast::transfer {
 namespace {
@@ -17,31 +18,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
-
-// Time passes by sleeping only, so that back-off costs nothing.
-class FakeClock : public os::Clock {
- public:
-  SteadyTime Now() override { return SteadyTime(Duration(now_.load())); }
-  int64_t UnixMillis() override { return 0; }
-  void SleepFor(Duration d) override {
-    now_ += d.count();
-    ++sleeps;
-  }
-  std::atomic<int> sleeps{0};
-
- private:
-  std::atomic<int64_t> now_{0};
-};
-
-class SeededRandom : public os::Random {
- public:
-  void Fill(MutableByteSpan out) override {
-    for (uint8_t& byte : out) byte = static_cast<uint8_t>(rng_());
-  }
-
- private:
-  std::mt19937 rng_{7};
-};
 
 Bytes Content(int64_t offset, size_t size) {
   Bytes bytes(size);
@@ -127,15 +103,13 @@ FetchOptions Parallel(int parallel) {
 class FetcherTest : public testing::TestWithParam<int> {
  protected:
   Status Fetch(std::vector<Source*> sources, std::span<Piece> pieces) {
-    Fetcher fetcher(world_, std::move(sources), Parallel(GetParam()));
+    Fetcher fetcher(world_.world, std::move(sources), Parallel(GetParam()));
     const Status status = fetcher.Fetch(pieces);
     bytes_ = fetcher.bytes_by_kind();
     return status;
   }
 
-  FakeClock clock_;
-  SeededRandom random_;
-  os::World world_{os::RealWorld().fs, clock_, random_, "boot"};
+  TestWorld world_;
   std::map<std::string, int64_t> bytes_;
 };
 INSTANTIATE_TEST_SUITE_P(, FetcherTest, testing::Values(1, 4), testing::PrintToStringParamName());
@@ -184,7 +158,7 @@ TEST_P(FetcherTest, OnlyRangesThatFailedAreReadAgain) {
   for (int64_t i = 0; i < 200; ++i) {
     EXPECT_EQ(store.reads(i * static_cast<int64_t>(kPieceBytes)), i % 10 == 3 ? 2 : 1) << i;
   }
-  EXPECT_GT(clock_.sleeps, 0) << "after a pause";
+  EXPECT_GT(world_.clock.sleeps, 0) << "after a pause";
 }
 
 // S10: a body that was cut and closed in good order.
@@ -252,7 +226,7 @@ TEST_P(FetcherTest, ADeadPeerCostsLittleAfterTheFirstFetches) {
     return Error{Code::kUnavailable, "connection refused"};
   });
   TestSource store("store", "s3://b");
-  Fetcher fetcher(world_, {&peer, &store}, Parallel(GetParam()));
+  Fetcher fetcher(world_.world, {&peer, &store}, Parallel(GetParam()));
   for (int i = 0; i < 20; ++i) {
     Load load(1);
     ASSERT_TRUE(fetcher.Fetch(load.pieces).ok());
@@ -266,7 +240,7 @@ TEST_P(FetcherTest, ManyFetchesAtOnceShareOneFetcher) {
     if (nth > 0 || offset % 7000 != 0) return Ok();
     return Error{Code::kUnavailable, "reset"};
   });
-  Fetcher fetcher(world_, {&store}, Parallel(GetParam()));
+  Fetcher fetcher(world_.world, {&store}, Parallel(GetParam()));
   std::atomic<int> right{0};
   std::vector<std::thread> callers;
   for (int i = 0; i < 6; ++i) {

@@ -100,12 +100,8 @@ Status ProveRange(const tensor::Inventory& inventory, const Range& range, ByteSp
     WC_TRY(delta::CheckPartHeader(bytes.first(delta::kPartHeaderBytes)));
   }
   for (const Wanted& wanted : range.wanted) {
-    const delta::PartChunk& chunk = *wanted.chunk->chunk;
-    const Sha256Digest found = Sha256::Of(PayloadIn(range, wanted, bytes));
-    if (found == chunk.sha256) continue;
-    return Error{Code::kDataLoss, inventory[static_cast<size_t>(chunk.tensor)].name + " " +
-                                      tensor::BoxText(chunk.box) + ": payload's SHA-256 is " +
-                                      found.brief() + ", the index says " + chunk.sha256.brief()};
+    WC_TRY(delta::ProvePayload(inventory[static_cast<size_t>(wanted.cell->tensor)],
+                               *wanted.chunk->chunk, PayloadIn(range, wanted, bytes)));
   }
   return Ok();
 }
@@ -191,8 +187,8 @@ class CellReplay {
 
   Status Decode(const delta::PartChunk& chunk, ByteSpan payload, ByteSpan below,
                 MutableByteSpan next) {
-    return delta::DecodeVerified(spec_, chunk, payload, chunk.without_base ? ByteSpan() : below,
-                                 codec_, next);
+    return delta::DecodeProven(spec_, chunk, payload, chunk.without_base ? ByteSpan() : below,
+                               codec_, next);
   }
 
   tensor::TensorDigest DigestBelow(const delta::PartChunk& chunk, ByteSpan below) const {
