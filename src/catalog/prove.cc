@@ -139,7 +139,7 @@ Status CheckBase(const Run& run, const Version& version, const std::vector<Sums>
                     sums[i].base.digest.hex() + ")");
   }
   if (wrong.empty()) return Ok();
-  return Error{Code::kDataLoss, "base partials do not sum to base version " + version.base.hex() +
+  return Error{Code::kDataLoss, std::string(kWrongBase) + version.base.hex() +
                                     ", a rank has another baseline: " + JoinNames(wrong)};
 }
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/ordered.h"
-#include "base/task_pool.h"
+#include "layout/gather.h"
 #include "trainer/encode.h"
 #include "trainer/part_stream.h"
 
@@ -71,10 +70,7 @@ class RankPublisher {
     if (report_.version.state == catalog::VersionState::kStaging && request_.wait_ready) {
       const Result<catalog::Version> ready =
           WaitReady(world_, catalog_, report_.version.uid, *request_.wait_ready);
-      if (!ready.ok()) {
-        if (ready.error().code == Code::kDataLoss) WC_TRY(baseline_.BeginRebuild());
-        return ready.error();
-      }
+      if (!ready.ok()) return ready.error();
       report_.version = *ready;
     }
     WC_TRY(SettlePending());
@@ -96,7 +92,8 @@ class RankPublisher {
       case catalog::VersionState::kStaging:
         return Ok();
       case catalog::VersionState::kFailed:
-        return baseline_.DropPending();
+        return version->failure.contains(catalog::kWrongBase) ? baseline_.BeginRebuild()
+                                                                 : baseline_.DropPending();
       default:
         break;
     }
@@ -156,7 +153,7 @@ class RankPublisher {
                                            chunks_, options_.threads, &baseline_);
     report_.baseline_rebuilt = rebuilt.ok();
     if (rebuilt.ok()) return Ok();
-    if (rebuilt.error().code != Code::kUnavailable) return rebuilt.With("rebuilding the baseline");
+    if (rebuilt.error().code != Code::kUnavailable) return rebuilt.error().With("rebuilding the baseline");
     Log(LogLevel::kWarning, "no baseline: this rank's chunks go raw",
         {{"why", rebuilt.error().message}});
     report_.raw = true;
