@@ -6,7 +6,6 @@
 #include "apps/model_source.h"
 #include "apps/toy_model.h"
 #include "base/text.h"
-#include "delta/codec_report.h"
 
 namespace weightcast::apps {
 namespace {
@@ -62,12 +61,6 @@ Status Generate(App& app, const GenerateFlags& flags) {
   }
   app.Emit({{"out", flags.out}}, "wrote " + flags.out + "\n");
   return Ok();
-}
-
-Json ToJson(const std::map<std::string, int64_t>& baselines) {
-  Json out = Json::object();
-  for (const auto& [name, bytes] : baselines) out[name] = bytes;
-  return out;
 }
 
 }  // namespace

@@ -335,7 +335,7 @@ std::vector<Command> BridgeCommands() {
        "  weightcast trace 'model.norm.weight[0]' --config config.json --tp 4\n",
        [](Flags& f) {
          auto v = std::make_shared<PlanFlags>();
-         f.Argument("HF_NAME[i,j]", &v->unit, "an element of a checkpoint tensor");
+         f.Argument("ELEMENT", &v->unit, "an element of a checkpoint tensor");
          AddLayoutFlags(f, v);
          return [v](App& app) { return Trace(app, *v); };
        }},

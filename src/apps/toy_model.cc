@@ -192,12 +192,15 @@ Status ToyRank::Save(const std::string& directory) const {
                       [&](const TensorSpec& spec) { return by_key.at(spec.name)->weights(); });
 }
 
-Status WriteTopology(os::World& world, const layout::Topology& t, const std::string& directory) {
+Status WriteTopology(os::World& world, const layout::Topology& topology,
+                     const std::string& directory) {
+  layout::Topology t = topology;
+  t.etp = t.tp;  // Megatron's default
   WC_TRY(world.fs.MakeDirectories(directory));
   const Json config = {{"tensor_model_parallel_size", t.tp},
                        {"pipeline_model_parallel_size", t.pp},
                        {"expert_model_parallel_size", t.ep},
-                       {"expert_tensor_parallel_size", t.tp},
+                       {"expert_tensor_parallel_size", t.etp},
                        {"context_parallel_size", t.cp},
                        {"num_layers", t.num_layers},
                        {"params_dtype", "torch.bfloat16"},
