@@ -2,7 +2,7 @@
 //
 //   4 trainer processes (TP2 x PP2, later TP4) hold shards and take AdamW steps; after each step one
 //   `weightcast publish` a rank publishes its part; 3 image directories are moved by `weightcast pull`.
-#include <cstdlib>
+#include <algorithm>
 
 #include "apps/command.h"
 #include "apps/demo_table.h"
@@ -246,7 +246,7 @@ class Demo {
     }
     if (number >= kKilledHostVersion && !host_killed_) {
       WC_TRY(KillInApply(number, pulls[1]));
-      if (host_killed_) pulls[1] = WC_TRY(Start(PullWords(number, 1)));
+      if (!pulls[1].running()) pulls[1] = WC_TRY(Start(PullWords(number, 1)));
     }
     for (size_t i = 0; i < pulls.size(); ++i) {
       const Json report = WC_TRY(Finish(pulls[i], "host " + std::to_string(hosts[i])));
@@ -264,17 +264,24 @@ class Demo {
     return Ok();
   }
 
-  // Kills the host's process while the image is between two generations.
+  // Is the image between two generations? (docs/formats/image.md: the state is a file's name.)
+  bool Applying(int host) {
+    const auto names = app_.world().fs.List(os::JoinPath(Image(host), ".weightcast"));
+    return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
+             return name.starts_with("applying-");
+           });
+  }
+
+  // Kills the host's process in the middle of an apply.
   Status KillInApply(int64_t number, Process& pull) {
-    const std::string state = os::JoinPath(Image(1), ".weightcast/state");
     while (pull.running()) {
-      const Result<Bytes> text = app_.world().fs.ReadAll(state, 4096);
-      if (!text.ok() || !AsText(*text).starts_with("applying")) {
+      if (!Applying(1)) {
         app_.world().clock.SleepFor(kPoll);
         continue;
       }
       pull.Kill();
       WC_TRY(pull.Wait(kPatience));
+      if (!Applying(1)) return Ok();  // too late; the next version is tried
       host_killed_ = true;
       Event("version " + std::to_string(number) +
             ": host 1 was killed with -9 in the middle of applying, and recovered");
