@@ -10,7 +10,7 @@
 
 #include "bridge/families/families.h"
 #include "bridge/shard_keys.h"
-#include "bridge/toy_trainer.h"
+#include "bridge/toy_trainer_testing.h"
 #include "layout/gather.h"
 
 namespace weightcast::bridge {

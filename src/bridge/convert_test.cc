@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bridge/toy_trainer.h"
+#include "bridge/toy_trainer_testing.h"
 #include "os/sim.h"
 #include "tensor/hf_directory.h"
 

@@ -1,7 +1,6 @@
 // Recorded shards of real Megatron models against what its own exporter wrote.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -10,7 +9,7 @@
 #include "bridge/convert.h"
 #include "bridge/megatron_config.h"
 #include "bridge/shard_dir.h"
-#include "os/world.h"
+#include "os/temp_dir.h"
 #include "tensor/hf_directory.h"
 
 namespace weightcast::bridge {
@@ -28,17 +27,6 @@ stdfs::path Collection() {
   const char* env = std::getenv("WEIGHTCAST_FIXTURES");
   return stdfs::path(env != nullptr ? env : "../shared/fixtures") / "megatron";
 }
-
-struct TempDir {
-  TempDir() {
-    static int count = 0;
-    path = stdfs::temp_directory_path() /
-           ("wc_bridge_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
-    stdfs::create_directories(path);
-  }
-  ~TempDir() { stdfs::remove_all(path); }
-  stdfs::path path;
-};
 
 // Every <root>/<one of models>/<set> that has shards.
 std::vector<std::string> SetsOf(const stdfs::path& root, const std::vector<std::string>& models) {
@@ -70,10 +58,10 @@ struct Weights {
 // Megatron's exporter leaves the padded rows of the vocabulary in; ours never lets them out. So the
 // oracle counts up to the length that config.json's vocab_size gives.
 void ExpectSameTensors(const std::string& converted, const stdfs::path& oracle_file) {
-  TempDir temp;
-  stdfs::copy_file(oracle_file, temp.path / tensor::kSingleWeightFile);
+  os::TempDir temp(os::RealWorld());
+  stdfs::copy_file(oracle_file, os::JoinPath(temp.path(), tensor::kSingleWeightFile));
   const Weights ours = Weights::Of(converted);
-  const Weights oracle = Weights::Of(temp.path.string());
+  const Weights oracle = Weights::Of(temp.path());
   ASSERT_EQ(ours.directory.inventory()->size(), oracle.directory.inventory()->size());
   for (size_t i = 0; i < ours.directory.inventory()->size(); ++i) {
     const tensor::TensorSpec& spec = (*ours.directory.inventory())[i];
@@ -93,8 +81,8 @@ void ExpectSameTensors(const std::string& converted, const stdfs::path& oracle_f
 }
 
 void ExpectConverts(const std::string& set) {
-  TempDir out;
-  const std::string directory = (out.path / "hf").string();
+  os::TempDir out(os::RealWorld());
+  const std::string directory = os::JoinPath(out.path(), "hf");
   const auto report = ConvertShards(fs(), set, directory, {});
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_EQ(report->bytes, report->compiled.plan->inventory->bytes());

@@ -29,8 +29,13 @@ TEST(Identity, HoldsEveryTensorWholeAndCoversIt) {
   EXPECT_TRUE(ProveCoverage(plan).ok()) << ProveCoverage(plan).error().message;
 }
 
-TEST(Hash, IsEqualForEqualPlansAndPinned) {
+TEST(Hash, IsEqualForEqualPlansAndWhatThePageSays) {
   EXPECT_EQ(IdentityPlan(Toy()).Hash(), IdentityPlan(Toy()).Hash());
+  // docs/formats/plan.md, made from the page by another program.
+  const auto two = std::make_shared<const tensor::Inventory>(
+      tensor::Inventory::Make({{"a", DType::kBf16, {2, 3}}, {"b", DType::kF32, {}}}).value());
+  EXPECT_EQ(IdentityPlan(two).Hash().hex(),
+            "b901ba5962950f8ebb8f794a15a94f4da4f9ba008ca3883755ea72d1b57f4815");
 }
 
 TEST(Hash, DiffersOnAnyChange) {
