@@ -134,7 +134,7 @@ std::vector<Command> DiffCommands() {
          return [v](App& app) { return Diff(app, v->first, v->second); };
        }},
       {"inspect", "show what is in a part file",
-       "  weightcast inspect bytes/runs/RUN/versions/UID/1-0-3fe1.delta --model SEED_DIR\n",
+       "  weightcast inspect bytes/runs/RUN/UID/e1-r0-delta-3fe1 --model SEED_DIR\n",
        [](Flags& f) {
          auto v = std::make_shared<std::pair<std::string, std::string>>();
          f.Argument("PART_FILE", &v->first, "an object of a version")

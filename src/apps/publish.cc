@@ -1,9 +1,11 @@
 // publish: one writer, all ranks, or one rank.
+#include <algorithm>
 #include <cstdlib>
 
 #include "apps/command.h"
 #include "apps/model_source.h"
 #include "apps/process.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "trainer/publisher.h"
 #include "trainer/seed.h"
@@ -211,7 +213,8 @@ class Publish {
     const catalog::Version version =
         WC_TRY(catalog_->FindVersion(origin.uid, flags_.fork.substr(at + 1)));
     run_ = WC_TRY(catalog_->ForkRun(flags_.run, version.uid));
-    return Ok();
+    return trainer::WriteVersionJson(*catalog_, *WC_TRY(app_.OpenStore(version.store_url)),
+                                     WC_TRY(catalog_->FindVersion(run_->uid, "0")));
   }
 
   Status OpenEpoch() {
@@ -282,7 +285,11 @@ class Publish {
                 "rank " + std::to_string(rank.value) + " owns nothing and has nothing to publish\n");
       return Ok();
     }
-    const trainer::ShardSet shards = WC_TRY(source_.OpenShards(app_.world(), rank));
+    Result<trainer::ShardSet> shards = source_.OpenShards(app_.world(), rank);
+    if (!shards.ok()) {
+      FailAttempt("rank " + std::to_string(rank.value) + ": " + shards.error().message);
+      return shards.error();
+    }
     const layout::ChunkList chunks = ChunksInRun(*run_->inventory, *source_.plan, rank);
     const PlanHash plan = source_.plan->Hash();
     const std::string directory =
@@ -297,7 +304,7 @@ class Publish {
     if (seed_) options.seed = &*seed_;
     const trainer::PublishReport report = WC_TRY(trainer::PublishRank(
         app_.world(), *catalog_, *store_, [&](const std::string& url) { return app_.OpenStore(url); },
-        *run_, *source_.plan, rank, shards, baseline, chunks, request, options));
+        *run_, *source_.plan, rank, *shards, baseline, chunks, request, options));
     app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
     return Ok();
   }
@@ -327,6 +334,20 @@ class Publish {
     return argv;
   }
 
+  // A rank that fails makes the version fail everywhere, so that nobody waits for it.
+  void FailAttempt(const std::string& reason) {
+    const Result<std::vector<catalog::Version>> versions = catalog_->ListVersions(run_->uid);
+    for (const catalog::Version& v : versions.ok() ? *versions : std::vector<catalog::Version>{}) {
+      if (v.state != catalog::VersionState::kStaging || v.number != number_ || v.epoch != epoch_) {
+        continue;
+      }
+      const Status failed = catalog_->FailVersion(v.uid, reason);
+      if (!failed.ok()) {
+        Log(LogLevel::kWarning, "could not fail the attempt", {{"why", failed.error().message}});
+      }
+    }
+  }
+
   Status AllRanks() {
     const SteadyTime start = app_.world().clock.Now();
     std::vector<std::pair<int32_t, Process>> ranks;
@@ -334,13 +355,20 @@ class Publish {
       ranks.emplace_back(rank, WC_TRY(Process::Start(RankCommand(rank))));
     }
     trainer::PublishReport report;
-    std::optional<Error> failed;
-    for (auto& [rank, process] : ranks) {
-      const Process::Exit exit = WC_TRY(process.Wait(seconds(flags_.wait.value_or(600) + 3600)));
-      const Status counted = CountRank(rank, exit, &report);
-      if (!counted.ok() && !failed) failed = counted.error();
+    while (!ranks.empty()) {
+      const auto ended = std::ranges::find_if(ranks, [](auto& r) { return !r.second.running(); });
+      if (ended == ranks.end()) {
+        app_.world().clock.SleepFor(milliseconds(5));
+        continue;
+      }
+      const Process::Exit exit = WC_TRY(ended->second.Wait(seconds(60)));
+      const Status counted = CountRank(ended->first, exit, &report);
+      ranks.erase(ended);
+      if (!counted.ok()) {
+        FailAttempt(counted.error().message);
+        return counted;  // the others are ended with `ranks`
+      }
     }
-    if (failed) return *failed;
     report.version = WC_TRY(catalog_->FindVersion(run_->uid, std::to_string(number_)));
     report.stats = report.version.stats;
     report.seconds_total = ToSeconds(app_.world().clock.Now() - start);

@@ -150,7 +150,7 @@ std::vector<Command> PullCommands() {
       {"pull", "bring an image directory to a version, crash-safely, and prove it",
        "  weightcast pull --catalog sqlite:c.db --run policy --seed SEED_DIR /images/policy\n"
        "  weightcast pull --catalog sqlite:c.db --run policy --version 7 /images/policy\n"
-       "  weightcast pull --from file:/data/bytes/runs/RUN/versions/UID/version.json /images/policy\n",
+       "  weightcast pull --from file:/data/bytes/runs/RUN/UID/version.json /images/policy\n",
        [](Flags& f) {
          auto v = std::make_shared<PullFlags>();
          f.Text("--catalog", &v->catalog, "sqlite:PATH")

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "trainer/publisher.h"
 
 namespace weightcast::trainer {
 
@@ -50,6 +51,7 @@ Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog,
                                    .side_files = std::move(side_files),
                                    .store_url = store.url()})
                  .With("seed " + seed.path()));
+  WC_TRY(WriteVersionJson(catalog, store, version));
   return RegisteredSeed{run, std::move(version)};
 }
 
