@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import tidy  # noqa: E402
 
-README = "**Owns** a. **Knows nothing of** b. **Entry points**: c.\n"
+README = "Owns: a. Knows nothing of: b. Enter at `c.h`.\n"
 
 # rule, file, line that offends, a file in which the same line is fine (or None)
 PLANTED = [
@@ -81,7 +81,7 @@ def test_an_allowance_covers_its_own_rule_only(tmp_path):
     assert len(offences(tmp_path, "src/trainer/a.cc", line)) == 1
 
 
-@pytest.mark.parametrize("text", ["", "**Owns** a. **Knows nothing of** b."])
+@pytest.mark.parametrize("text", ["", "Owns: a. Knows nothing of: b.", "Owns: a. `c.h`"])
 def test_a_floor_needs_a_readme_that_says_all_three(tmp_path, text):
     (found,) = offences(tmp_path, "src/delta/a.cc", "int a;", readme=text)
     assert found.startswith("src/delta/README.md: readme: ")
