@@ -46,7 +46,9 @@ Status GenerateShards(App& app, const GenerateFlags& flags, const ToyDims& dims)
 }
 
 Status Generate(App& app, const GenerateFlags& flags) {
-  const ToyDims dims = flags.size == "large" ? ToyDims::Large() : ToyDims::Demo();
+  const ToyDims dims = flags.size == "large"   ? ToyDims::Large()
+                       : flags.size == "small" ? ToyDims::Small()
+                                               : ToyDims::Demo();
   if (flags.from.empty() && !flags.shards.empty()) {
     return Error{Code::kInvalidArgument, "--shards needs --from: the checkpoint that is cut"};
   }
@@ -75,7 +77,7 @@ std::vector<Command> BenchCommands() {
        [](Flags& f) {
          auto v = std::make_shared<GenerateFlags>();
          f.Argument("OUT", &v->out, "directory to write")
-             .Choice("--size", &v->size, {"demo", "large"}, "of the model")
+             .Choice("--size", &v->size, {"small", "demo", "large"}, "20 M, 100 M or 600 M parameters")
              .Text("--from", &v->from, "a checkpoint made by this command")
              .Text("--shards", &v->shards, "TP,PP: write Megatron ranks of --from")
              .Int("--steps", &v->steps, "optimizer steps to move --from")

@@ -27,7 +27,8 @@ struct ToyDims {
   int64_t head_dim = 64;
   int64_t vocabulary = 32000;
 
-  // About 100 M parameters, as the demo trains; and the shapes of a 0.6 B model (1.2 GB).
+  // About 20 M parameters; about 100 M, as the demo trains; the shapes of a 0.6 B model (1.2 GB).
+  static ToyDims Small() { return {256, 768, 6, 8, 4, 32, 32000}; }
   static ToyDims Demo() { return {}; }
   static ToyDims Large() { return {1024, 3072, 28, 16, 8, 128, 151936}; }
 };
