@@ -105,8 +105,8 @@ struct Announcement {
   bool operator==(const Announcement&) const = default;
 };
 
-// What `failure` contains when a version FAILED because some rank's baseline was not its base: every
-// rank that announced then distrusts its own.
+// What `failure` contains when a version FAILED because some rank's baseline was not its base:
+// every rank that announced then distrusts its own.
 inline constexpr std::string_view kWrongBase = "base partials do not sum to base version ";
 
 struct Version {
