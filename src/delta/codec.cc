@@ -59,13 +59,17 @@ void FindChanges(ByteSpan base, ByteSpan next, Scratch::State& state) {
 // encoded.
 constexpr uint64_t kNear = 4;
 
+// In chunks of fewer units what estimates leave out decides, and trying all costs little.
+constexpr size_t kEstimateFrom = 16384;
+
 Method EncodeSmallest(const ChunkDiff& diff, const ChunkProfile& profile, Scratch::State& state,
                       Bytes* out) {
+  constexpr uint64_t kNever = ~uint64_t{0};
   std::array<uint64_t, kRows.size()> estimates{};
-  uint64_t least = ~uint64_t{0};
+  uint64_t least = kNever;
   for (size_t r = 0; r < kRows.size(); ++r) {
     if (diff.base.empty()) {
-      estimates[r] = kRows[r]->needs_base ? ~uint64_t{0} : 0;
+      estimates[r] = kRows[r]->needs_base ? kNever : 0;
     } else {
       estimates[r] = kRows[r]->estimate_bits(diff, profile);
     }
@@ -74,7 +78,9 @@ Method EncodeSmallest(const ChunkDiff& diff, const ChunkProfile& profile, Scratc
   const MethodRow* best = &kRawMethod;
   state.best.clear();
   for (size_t r = 0; r < kRows.size(); ++r) {
-    if (kRows[r] == &kRawMethod || estimates[r] > least + least / kNear) continue;
+    const bool near = estimates[r] - least <= least / kNear;
+    const bool tried = near || (diff.units < kEstimateFrom && estimates[r] != kNever);
+    if (kRows[r] == &kRawMethod || !tried) continue;
     state.candidate.clear();
     kRows[r]->encode(diff, profile, state, &state.candidate);
     const size_t limit = best == &kRawMethod ? diff.next.size() : state.best.size();

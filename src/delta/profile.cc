@@ -101,6 +101,12 @@ void ChooseClasses(std::span<const Bin> bins, ChunkProfile* profile) {
   }
 }
 
+// Headers and tables of a stream; one that repays neither is stored.
+uint64_t StreamBits(uint64_t entropy_bits, uint64_t bytes) {
+  constexpr uint64_t kTableBits = 400;
+  return std::min(entropy_bits + kTableBits, 8 * bytes);
+}
+
 // What Zstandard makes of mostly zero bytes of which `set` are not: a Huffman code takes a bit a
 // byte, and a run of zeros that ends takes some 28.
 uint64_t PackedBits(uint64_t entropy_bits, uint64_t set, uint64_t bytes) {
@@ -128,10 +134,11 @@ void EstimateValues(const UnitFormat& format, size_t units, ByteSpan old_units, 
       ++planes[b][static_cast<uint8_t>((old_unit ^ new_unit) >> (8 * b))];
     }
   }
-  profile->step_bits = (EntropyBits(code_sizes) + extra_bits) * count / samples;
+  const uint64_t code_bits = EntropyBits(code_sizes) * count / samples;
+  profile->step_bits = StreamBits(code_bits, count) + extra_bits * count / samples;
   const uint64_t unchanged = (units - count) * samples / count;  // in sample scale
   for (auto& plane : planes) {
-    profile->word_bits += EntropyBits(plane) * count / samples;
+    profile->word_bits += StreamBits(EntropyBits(plane) * count / samples, count);
     const uint64_t set = (samples - plane[0]) * count / samples;
     plane[0] += static_cast<uint32_t>(unchanged);
     profile->plane_bits += PackedBits(EntropyBits(plane) * count / samples, set, units);
