@@ -73,8 +73,7 @@ bool HeaderComesWithFooter(const catalog::ObjectRef& ref) {
 // `piece` ends with the footer.
 Status ProveFooter(const catalog::ObjectRef& ref, ByteSpan piece) {
   const auto footer = piece.last(static_cast<size_t>(ref.footer_bytes));
-  if (HeaderComesWithFooter(ref))
-    WC_TRY(delta::CheckPartHeader(piece.first(delta::kPartHeaderBytes)));
+  if (HeaderComesWithFooter(ref)) WC_TRY(ProveHeader(piece));
   const Sha256Digest found = Sha256::Of(footer);
   if (found == ref.footer_sha256) return Ok();
   return Error{Code::kDataLoss, "the footer's SHA-256 is " + found.brief() +

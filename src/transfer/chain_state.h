@@ -28,6 +28,14 @@ struct ChainEntry {
   const delta::PartChunk* chunk = nullptr;
 };
 
+// The header at the start of `bytes`. In an object that is named by a sealed footer a wrong one is
+// damage: kDataLoss.
+inline Status ProveHeader(ByteSpan bytes) {
+  const Status header = delta::CheckPartHeader(bytes.first(delta::kPartHeaderBytes));
+  if (header.ok()) return Ok();
+  return Error{Code::kDataLoss, header.error().message};
+}
+
 struct Chain::State {
   const tensor::Inventory* inventory = nullptr;
   bool starts_full = false;

@@ -30,7 +30,10 @@ constexpr int64_t kGapBytesMax = 64 * kKiB;
 // The first n bytes of a buffer that only grows.
 MutableByteSpan Room(Bytes* buffer, int64_t n) {
   const auto size = static_cast<size_t>(n);
-  if (buffer->size() < size) buffer->resize(size);
+  if (buffer->size() < size) {
+    buffer->clear();  // nothing to copy
+    buffer->resize(size);
+  }
   return MutableByteSpan(*buffer).first(size);
 }
 
@@ -39,8 +42,7 @@ MutableByteSpan Room(Bytes* buffer, int64_t n) {
 struct Wanted {
   const ChainChunk* chunk = nullptr;
   const ReplayCell* cell = nullptr;
-  int64_t begin =
-      0;  // in the object; of an object's first chunk 0, so that the header is proven too
+  int64_t begin = 0;  // in the object; of its first chunk 0, so that the header is proven too
   ByteSpan* payload = nullptr;
 
   int64_t end() const { return chunk->chunk->offset + chunk->chunk->payload_bytes; }
@@ -97,7 +99,7 @@ ByteSpan PayloadIn(const Range& range, const Wanted& wanted, ByteSpan bytes) {
 
 Status ProveRange(const tensor::Inventory& inventory, const Range& range, ByteSpan bytes) {
   if (range.wanted.front().begin == 0) {
-    WC_TRY(delta::CheckPartHeader(bytes.first(delta::kPartHeaderBytes)));
+    WC_TRY(ProveHeader(bytes));
   }
   for (const Wanted& wanted : range.wanted) {
     WC_TRY(delta::ProvePayload(inventory[static_cast<size_t>(wanted.cell->tensor)],
