@@ -66,11 +66,25 @@ const char* MethodName(delta::Method method) {
   return kNames[static_cast<size_t>(method)];
 }
 
-// `inspect` has no inventory: the index is parsed against what a checkpoint directory says.
+// What the tensor numbers in a part mean: said by a checkpoint directory, else by the version.json
+// that lies beside the part in its store.
+Result<std::shared_ptr<const tensor::Inventory>> InventoryOf(os::Fs& fs, const std::string& part,
+                                                             const std::string& model) {
+  if (!model.empty()) return WC_TRY(tensor::HfDirectory::Open(fs, model).With(model)).inventory();
+  const std::string path = os::JoinPath(os::ParentPath(part), "version.json");
+  const Result<Bytes> text = fs.ReadAll(path, 256 * kMiB);
+  if (!text.ok()) {
+    return Error{Code::kUnavailable,
+                 path + " is not there, so what is in " + part +
+                     " has no names: say a checkpoint directory with the run's tensors (--model)"};
+  }
+  return WC_TRY(catalog::ParseVersionJson(AsText(*text)).With(path)).run.inventory;
+}
+
 Status Inspect(App& app, const std::string& path, const std::string& model) {
   os::Fs& fs = app.world().fs;
-  const tensor::HfDirectory directory = WC_TRY(tensor::HfDirectory::Open(fs, model).With(model));
-  const tensor::Inventory& inventory = *directory.inventory();
+  const auto shared = WC_TRY(InventoryOf(fs, path, model));
+  const tensor::Inventory& inventory = *shared;
   const std::unique_ptr<os::File> file = WC_TRY(fs.OpenFile(path, os::Open::kRead));
   const int64_t size = WC_TRY(file->Size());
   if (size < delta::kPartTrailerBytes) {
@@ -134,12 +148,12 @@ std::vector<Command> DiffCommands() {
          return [v](App& app) { return Diff(app, v->first, v->second); };
        }},
       {"inspect", "show what is in a part file",
-       "  weightcast inspect bytes/runs/RUN/UID/e1-r0-delta-3fe1 --model SEED_DIR\n",
+       "  weightcast inspect bytes/runs/RUN/UID/e1-r0-delta-3fe1\n",
        [](Flags& f) {
          auto v = std::make_shared<std::pair<std::string, std::string>>();
          f.Argument("PART_FILE", &v->first, "an object of a version")
-             .RequiredText("--model", &v->second,
-                           "a checkpoint directory with the run's tensors (seed or image)");
+             .Text("--model", &v->second,
+                   "a checkpoint directory with the run's tensors, where version.json is not beside");
          return [v](App& app) { return Inspect(app, v->first, v->second); };
        }},
   };

@@ -76,6 +76,7 @@ Result<ModelSource> OpenShardSource(os::World& world, const std::string& directo
   const bridge::CompiledPlan compiled =
       WC_TRY(bridge::CompilePlan(source.shards->model, source.shards->trainer, compile)
                  .With(directory));
+  source.vocab_rows = compile.vocab_rows;
   source.plan = compiled.plan;
   source.carried = compiled.carried;
   return source;

@@ -32,6 +32,7 @@ struct ModelSource {
   layout::Topology topology;
   std::vector<std::string> carried;  // names
   std::string side_files;            // directory of config, tokenizer, ...
+  int64_t vocab_rows = 0;            // as SourceOptions, once told
 
   // Opens only this rank's own file.
   Result<trainer::ShardSet> OpenShards(os::World& world, RankId rank) const;

@@ -319,7 +319,7 @@ class Publish {
         "--epoch",        std::to_string(epoch_.value),
         "--threads",      std::to_string(flags_.threads),
         "--staging-timeout", std::to_string(flags_.staging_timeout),
-        "--vocab-rows",   std::to_string(flags_.vocab_rows),
+        "--vocab-rows",   std::to_string(source_.vocab_rows),
         "--wait",         std::to_string(flags_.wait.value_or(600))};
     const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
                                                                 {"--seed", &flags_.seed},
