@@ -153,12 +153,6 @@ TEST(PartGoldenTest, ErrorsAreRefusedForEver) {
 
 // ---- Writing them.
 
-// Each tensor makes the encoder choose another method; each has a change in its own way.
-struct GoldenTensor {
-  TensorSpec spec;
-  std::function<void(Bytes&)> change;
-};
-
 template <typename U>
 std::function<void(Bytes&)> Each(std::function<U(size_t, U)> change) {
   return [change](Bytes& bytes) {
@@ -168,7 +162,8 @@ std::function<void(Bytes&)> Each(std::function<U(size_t, U)> change) {
   };
 }
 
-std::vector<GoldenTensor> GoldenTensors() {
+// How each tensor of GoldenSpecs changes.
+std::vector<std::function<void(Bytes&)>> GoldenChanges() {
   const auto up = [](DType dtype, auto rarity) {
     return [dtype, rarity](size_t i, auto unit) {
       using U = decltype(unit);
@@ -178,41 +173,34 @@ std::vector<GoldenTensor> GoldenTensors() {
   };
   const auto noise = [](size_t i) { return tensor::Pattern(i + 99, 1)[0]; };
   return {
-      {{"classes.bf16", DType::kBf16, {60, 64}},
-       Each<uint16_t>(
-           up(DType::kBf16, [](uint32_t o) { return o < 80    ? 2u
-                                                    : o < 160 ? 9u
-                                                              : 70u; }))},
-      {{"empty.bf16", DType::kBf16, {0, 3}}, [](Bytes&) {}},
-      {{"few.f8", DType::kF8E4M3, {15, 20}},
-       Each<uint8_t>(up(DType::kF8E4M3, [](uint32_t) { return 50u; }))},
-      {{"flips.i16", DType::kI16, {2000}}, Each<uint16_t>([noise](size_t i, uint16_t unit) {
-         return static_cast<uint16_t>(i % 3 != 0 ? unit : unit ^ (noise(i) | noise(i + 5000) << 8));
-       })},
-      {{"low_bytes.u32", DType::kU32, {25, 40}},
-       Each<uint32_t>([noise](size_t i, uint32_t unit) { return unit ^ (noise(i) | 1); })},
-      {{"scalar.i64", DType::kI64, {}},
-       Each<uint64_t>([](size_t, uint64_t unit) { return unit + 1; })},
-      {{"steps.f32", DType::kF32, {300}}, Each<uint32_t>([](size_t i, uint32_t unit) {
-         return i % 20 == 7 ? ApplyStep(FormatOf(DType::kF32), unit, static_cast<uint32_t>(i))
-                            : unit;
-       })},
-      {{"unchanged.bool", DType::kBool, {7}}, [](Bytes&) {}},
-      {{"whole.f64", DType::kF64, {12}}, Each<uint64_t>([noise](size_t i, uint64_t unit) {
-         return unit ^ (uint64_t{noise(i)} << 52 | noise(i + 1) | 1);
-       })},
+      Each<uint16_t>(up(DType::kBf16, [](uint32_t o) { return o < 80    ? 2u
+                                                              : o < 160 ? 9u
+                                                                        : 70u; })),
+      [](Bytes&) {},
+      Each<uint8_t>(up(DType::kF8E4M3, [](uint32_t) { return 50u; })),
+      Each<uint16_t>([noise](size_t i, uint16_t unit) {
+        return static_cast<uint16_t>(i % 3 != 0 ? unit : unit ^ (noise(i) | noise(i + 5000) << 8));
+      }),
+      Each<uint32_t>([noise](size_t i, uint32_t unit) { return unit ^ (noise(i) | 1); }),
+      Each<uint64_t>([](size_t, uint64_t unit) { return unit + 1; }),
+      Each<uint32_t>([](size_t i, uint32_t unit) {
+        return i % 20 == 7 ? ApplyStep(FormatOf(DType::kF32), unit, static_cast<uint32_t>(i))
+                           : unit;
+      }),
+      [](Bytes&) {},
+      Each<uint64_t>([noise](size_t i, uint64_t unit) {
+        return unit ^ (uint64_t{noise(i)} << 52 | noise(i + 1) | 1);
+      }),
   };
 }
 
 class GoldenWriter {
  public:
   GoldenWriter() {
-    std::vector<TensorSpec> specs;
-    for (const GoldenTensor& tensor : GoldenTensors()) specs.push_back(tensor.spec);
-    inventory_ = tensor::Inventory::Make(std::move(specs)).value();
+    inventory_ = tensor::Inventory::Make(GoldenSpecs()).value();
     base_ = BaseOf(inventory_);
     next_ = base_;
-    for (size_t t = 0; t < next_.size(); ++t) GoldenTensors()[t].change(next_[t]);
+    for (size_t t = 0; t < next_.size(); ++t) GoldenChanges()[t](next_[t]);
     identity_.run.value.fill(0x11);
     identity_.version.value.fill(0x22);
     identity_.base.value.fill(0x33);
@@ -396,6 +384,54 @@ TEST(PartGoldenTest, DISABLED_WriteThem) {
     WriteFile(
         kGoldenErrors + ("part_" + error.name + ".") + std::string(CodeName(error.code)) + ".bin",
         error.part.object);
+  }
+}
+
+// Seeds of the two fuzz targets: what is well formed, and what nearly is.
+constexpr const char* kCorpus = "testdata/fuzz_corpus/";
+
+void WriteFooterSeed(const std::string& name, const BuiltPart& part) {
+  Bytes seed;
+  ByteWriter writer(&seed);
+  writer.Put(static_cast<uint64_t>(part.object.size()) << 2);
+  writer.PutBytes(part.footer());
+  WriteFile(std::string(kCorpus) + "part_footer/" + name, seed);
+}
+
+TEST(PartGoldenTest, DISABLED_WriteFuzzSeeds) {
+  const GoldenWriter writer;
+  WriteFooterSeed("delta", writer.Delta());
+  WriteFooterSeed("empty", writer.Empty());
+  WriteFooterSeed("full", writer.Full());
+  for (const GoldenError& error : GoldenErrors(writer)) {
+    if (error.code == Code::kInvalidData) WriteFooterSeed("bad_" + error.name, error.part);
+  }
+  Scratch scratch;
+  for (const DType dtype : {DType::kBf16, DType::kF8E5M2, DType::kF32, DType::kF64, DType::kI16,
+                            DType::kBool, DType::kC64}) {
+    for (const size_t rarity : {1u, 3u, 60u}) {
+      for (const bool without_base : {false, true}) {
+        const UnitFormat format = FormatOf(dtype);
+        FuzzedPayload seed{.dtype = static_cast<uint8_t>(dtype), .without_base = without_base};
+        seed.units = 700;
+        const Bytes base = FuzzedPayload::Base(seed.units * format.bytes);
+        Bytes next = base;
+        WithUnit(format.bytes, [&]<typename U>() {
+          for (size_t i = 0; i < seed.units; i += rarity) {
+            StoreUnit(next, i, ApplyStep(format, LoadUnit<U>(base, i), static_cast<U>(i % 23)));
+          }
+        });
+        Bytes payload;
+        const ChunkInfo info =
+            EncodeChunk(dtype, without_base ? Bytes() : base, next, scratch, &payload);
+        seed.method = info.method;
+        seed.changed_units = static_cast<uint16_t>(info.changed_units);
+        seed.payload = payload;
+        WriteFile(std::string(kCorpus) + "chunk_payload/" + std::string(DTypeName(dtype)) + "_" +
+                      std::to_string(rarity) + (without_base ? "_full" : ""),
+                  seed.Store());
+      }
+    }
   }
 }
 

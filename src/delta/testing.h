@@ -53,6 +53,55 @@ inline void Reseal(BuiltPart* part) {
   part->seal.footer_sha256 = Sha256::Of(part->footer());
 }
 
+// The model of the goldens: each tensor makes the encoder choose another method.
+inline std::vector<tensor::TensorSpec> GoldenSpecs() {
+  using tensor::DType;
+  return {{"classes.bf16", DType::kBf16, {60, 64}}, {"empty.bf16", DType::kBf16, {0, 3}},
+          {"few.f8", DType::kF8E4M3, {15, 20}},     {"flips.i16", DType::kI16, {2000}},
+          {"low_bytes.u32", DType::kU32, {25, 40}}, {"scalar.i64", DType::kI64, {}},
+          {"steps.f32", DType::kF32, {300}},        {"unchanged.bool", DType::kBool, {7}},
+          {"whole.f64", DType::kF64, {12}}};
+}
+
+// What chunk_payload_fuzz reads: a record's numbers, then the payload.
+struct FuzzedPayload {
+  Method method = Method::kRaw;
+  uint8_t dtype = 0;
+  bool without_base = false;
+  uint16_t units = 0;
+  uint16_t changed_units = 0;
+  ByteSpan payload = {};
+
+  static FuzzedPayload Parse(ByteSpan input) {
+    ByteReader in(input);
+    FuzzedPayload chunk;
+    const auto method = in.Get<uint8_t>();
+    chunk.method = static_cast<Method>(method & 0x7f);
+    chunk.without_base = (method & 0x80) != 0;
+    chunk.dtype = in.Get<uint8_t>();
+    chunk.units = in.Get<uint16_t>();
+    chunk.changed_units = in.Get<uint16_t>();
+    chunk.payload = in.GetBytes(in.remaining());
+    return chunk;
+  }
+  Bytes Store() const {
+    Bytes out;
+    ByteWriter writer(&out);
+    writer.Put(static_cast<uint8_t>(static_cast<uint8_t>(method) | (without_base ? 0x80 : 0)));
+    writer.Put(dtype);
+    writer.Put(units);
+    writer.Put(changed_units);
+    writer.PutBytes(payload);
+    return out;
+  }
+  // The base of every fuzzed chunk: bits of all kinds, with zeros among them.
+  static Bytes Base(size_t size) {
+    Bytes base(size);
+    for (size_t i = 0; i < size; ++i) base[i] = static_cast<uint8_t>(i * i / 5 + i * 89);
+    return base;
+  }
+};
+
 // Encodes the pieces that changed (all of those without base) and writes them as a part.
 inline BuiltPart BuildPart(const PartIdentity& identity, const tensor::Inventory& inventory,
                            const State& base, const State& next, const std::vector<Piece>& pieces) {
