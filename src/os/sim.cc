@@ -38,19 +38,27 @@ std::string BootId(int64_t boots) { return "boot-" + std::to_string(boots); }
 }  // namespace
 
 struct SimMachine::Parts {
-  explicit Parts(uint64_t seed)
-      : state(std::make_shared<SimState>(seed)),
+  Parts(std::shared_ptr<SimState> with, int64_t boots_so_far)
+      : state(std::move(with)),
         fs(state),
-        world{fs, state->clock, state->random, BootId(0)} {}
+        world{fs, state->clock, state->random, BootId(boots_so_far)},
+        boots(boots_so_far) {}
 
   std::shared_ptr<SimState> state;  // Files and Mappings share it and may outlive the machine
   SimFs fs;
   World world;
-  int64_t boots = 0;
+  int64_t boots;
 };
 
-SimMachine::SimMachine(uint64_t seed) : parts_(std::make_unique<Parts>(seed)) {}
+SimMachine::SimMachine(uint64_t seed)
+    : parts_(std::make_unique<Parts>(std::make_shared<SimState>(seed), 0)) {}
+SimMachine::SimMachine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 SimMachine::~SimMachine() = default;
+
+std::unique_ptr<SimMachine> SimMachine::Clone() const {
+  auto parts = std::make_unique<Parts>(std::make_shared<SimState>(*parts_->state), parts_->boots);
+  return std::unique_ptr<SimMachine>(new SimMachine(std::move(parts)));
+}
 
 World& SimMachine::world() { return parts_->world; }
 

@@ -49,6 +49,9 @@ class SimMachine {
   SimMachine(const SimMachine&) = delete;
   SimMachine& operator=(const SimMachine&) = delete;
 
+  // Another machine in the same state, dead or alive; Files and Mappings stay with this one.
+  std::unique_ptr<SimMachine> Clone() const;
+
   World& world();
 
   // The n-th mutation from now (0 = the next) does not complete: the process dies in it.
@@ -77,6 +80,8 @@ class SimMachine {
 
  private:
   struct Parts;
+  explicit SimMachine(std::unique_ptr<Parts> parts);
+
   std::unique_ptr<Parts> parts_;
 };
 

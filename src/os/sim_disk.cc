@@ -38,6 +38,26 @@ void Touch(SimInode& file, int64_t begin, int64_t end) {
   }
 }
 
+// The same content under the same number; entries and locks are left out.
+SimInodePtr TwinOf(const SimInode& inode) {
+  auto twin = std::make_shared<SimInode>();
+  twin->number = inode.number;
+  twin->is_directory = inode.is_directory;
+  twin->modified_unix_ms = inode.modified_unix_ms;
+  twin->size = inode.size;
+  twin->synced_size = inode.synced_size;
+  twin->synced_pages = inode.synced_pages;
+  twin->reserved = inode.reserved;
+  if (inode.is_directory) return twin;
+  twin->bytes = std::make_unique<StableBytes>();
+  for (size_t page = 0; page < inode.reserved.size(); ++page) {  // all others are zeros
+    if (!inode.reserved[page]) continue;
+    std::memcpy(twin->bytes->data() + page * kSimPage, inode.bytes->data() + page * kSimPage,
+                kSimPage);
+  }
+  return twin;
+}
+
 // Each directory that an operation touches, once.
 template <typename Operation>
 std::vector<SimInode*> DirectoriesOf(const Operation& operation) {
@@ -63,6 +83,33 @@ StableBytes::StableBytes() {
 StableBytes::~StableBytes() { ::munmap(data_, kSizeMax); }
 
 SimDisk::SimDisk() : root_(NewInode(true)) {}
+
+SimDisk::SimDisk(const SimDisk& other, SimInodePtr* file) : next_number_(other.next_number_) {
+  std::map<const SimInode*, SimInodePtr> twins = {{nullptr, nullptr}};
+  std::vector<const SimInode*> found;
+  const auto twin = [&](const SimInodePtr& inode) {
+    SimInodePtr& made = twins[inode.get()];
+    if (inode && !made) {
+      made = TwinOf(*inode);
+      found.push_back(inode.get());
+    }
+    return made;
+  };
+  root_ = twin(other.root_);
+  for (const Operation& operation : other.unsynced_) {
+    Operation& copy = unsynced_.emplace_back();
+    for (const Change& change : operation) {
+      copy.push_back({twin(change.directory), change.name, twin(change.before)});
+    }
+  }
+  *file = twin(*file);
+  for (size_t i = 0; i < found.size(); ++i) {
+    for (const auto& [name, inode] : found[i]->entries) {
+      SimInodePtr entry = twin(inode);
+      twins[found[i]]->entries[name] = std::move(entry);
+    }
+  }
+}
 
 int SimDisk::Find(const std::string& path, SimInodePtr* out) const {
   *out = root_;
@@ -248,12 +295,14 @@ void SimDisk::LoseData(SimInode& file, std::mt19937_64& random) {
   for (const auto& [page, content] : file.synced_pages) {
     if (random() % 4 < quarters_kept) continue;
     std::memcpy(file.bytes->data() + page * kSimPage, content.data(), content.size());
+    Reserve(file, page * kSimPage, (page + 1) * kSimPage);
   }
   const bool size_kept = random() % 2 == 0;
   const int64_t extent = std::max(file.size, file.synced_size);
   file.size = size_kept ? file.size : file.synced_size;
   const int64_t tail = PagesFor(extent) * kSimPage - file.size;
   std::memset(file.bytes->data() + file.size, 0, static_cast<size_t>(tail));
+  file.reserved.resize(static_cast<size_t>(PagesFor(file.size)));
   Sync(file);
 }
 

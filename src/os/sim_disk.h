@@ -66,6 +66,11 @@ class SimDisk {
   };
 
   SimDisk();
+  // A disk of its own with equal content. `file` is an inode of `other` or null, and becomes its
+  // twin: for who holds one beside the disk.
+  SimDisk(const SimDisk& other, SimInodePtr* file);
+  SimDisk(SimDisk&&) = default;
+  SimDisk& operator=(SimDisk&&) = default;
 
   // An errno value, or 0 and the inode or the place. A place has a name: "/" has none (EINVAL).
   int Find(const std::string& path, SimInodePtr* out) const;

@@ -267,6 +267,30 @@ void SimRandom::Fill(MutableByteSpan out) {
   for (uint8_t& byte : out) byte = static_cast<uint8_t>(source_());
 }
 
+std::mt19937_64 SimRandom::Source() {
+  MutexLock lock(mu_);
+  return source_;
+}
+
+SimState::SimState(SimState& other) : clock(other.clock), random(other.random) {
+  MutexLock lock(mu);
+  MutexLock other_lock(other.mu);
+  torn = other.torn;
+  SimInodePtr torn_file = torn ? torn->file : nullptr;
+  disk = SimDisk(other.disk, &torn_file);
+  if (torn) torn->file = torn_file;
+  life = other.life;
+  crashed = other.crashed;
+  crashed_in = other.crashed_in;
+  mutations = other.mutations;
+  crash_at = other.crash_at;
+  calls = other.calls;
+  swallowed = other.swallowed;
+  space = other.space;
+  read_only = other.read_only;
+  network = other.network;
+}
+
 Status SimState::Alive(const std::string& path, int64_t of_life) const {
   if (crashed || of_life != life) return Error{Code::kUnavailable, path + ": crashed"};
   return Ok();

@@ -18,6 +18,8 @@ namespace weightcast::os {
 
 class SimClock final : public Clock {
  public:
+  SimClock() = default;
+  SimClock(SimClock& other) : now_(other.Advance(Duration::zero())) {}
   SteadyTime Now() override;
   int64_t UnixMillis() override;
   void SleepFor(Duration d) override;
@@ -32,9 +34,12 @@ class SimClock final : public Clock {
 class SimRandom final : public Random {
  public:
   explicit SimRandom(uint64_t seed) : source_(seed) {}
+  SimRandom(SimRandom& other) : source_(other.Source()) {}
   void Fill(MutableByteSpan out) override;
 
  private:
+  std::mt19937_64 Source();
+
   Mutex mu_;
   std::mt19937_64 source_ WC_GUARDED_BY(mu_);
 };
@@ -48,6 +53,8 @@ struct TornWrite {
 
 struct SimState {
   explicit SimState(uint64_t seed) : random(seed) {}
+  // A state of its own with equal content.
+  explicit SimState(SimState& other);
 
   SimClock clock;
   SimRandom random;

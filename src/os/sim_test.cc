@@ -395,6 +395,38 @@ TEST(SimTest, EveryDeadlinePasses) {
   EXPECT_GE(clock.UnixMillis() - before, 3'600'000);
 }
 
+TEST(SimTest, ACloneHasTheSameFutureAndGoesItsOwnWay) {
+  SimMachine machine(5);
+  World& world = machine.world();
+  Lay(world, "/f", Pages("abcdef"));
+  machine.MakeDurable();
+  ASSERT_TRUE(world.fs.Link("/f", "/second name").ok());
+  ASSERT_TRUE(world.fs.MakeDirectories("/d/e").ok());
+  ASSERT_TRUE(world.fs.Rename("/f", "/d/e/f").ok());
+  const auto file = world.fs.OpenFile("/d/e/f", Open::kReadWrite).value();
+  ASSERT_TRUE(file->Write(0, AsBytes(Pages("XYZ"))).ok());
+  ASSERT_TRUE(file->Truncate(5 * kPage).ok());
+  machine.CrashAtMutation(0);
+  ASSERT_FALSE(file->Write(3 * kPage, AsBytes(Pages("VW"))).ok());
+  const auto future = [](SimMachine& m, uint64_t seed) {
+    EXPECT_TRUE(m.crashed());
+    m.Restart(seed % 2 == 0 ? Death::kPower : Death::kProcess, seed);
+    Bytes random(8);
+    m.world().random.Fill(random);
+    return NamesIn(m.world(), "/") + "|" + Letters(Content(m.world(), "/second name")) + "|" +
+           Letters(Content(m.world(), "/d/e/f")) + Hex(random) + m.world().boot_id +
+           std::to_string(m.calls("Write"));
+  };
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const std::unique_ptr<SimMachine> a = machine.Clone();
+    const std::unique_ptr<SimMachine> b = a->Clone();
+    const std::string first = future(*a, seed);
+    EXPECT_EQ(future(*b, seed), first) << "seed " << seed;
+    Lay(a->world(), "/second name", "changed");
+    EXPECT_NE(Content(b->world(), "/second name"), "changed");
+  }
+}
+
 // The toy: a file that is replaced as a whole.
 CrashScript ReplaceFile(bool durable) {
   CrashScript script;
@@ -420,6 +452,22 @@ TEST(CrashScriptTest, WriteAtomicallySurvivesEveryDeath) {
 TEST(CrashScriptTest, WriteAtomicallyWithoutSyncsSurvivesTheDeathOfTheProcess) {
   EXPECT_EQ(RunCrashScript(ReplaceFile(false), {.deaths = {Death::kProcess}}), "");
   EXPECT_NE(RunCrashScript(ReplaceFile(false), {.deaths = {Death::kPower}}), "");
+}
+
+TEST(CrashScriptTest, CopiesOfOneDeadMachineFindTheSame) {
+  for (const bool durable : {true, false}) {
+    CrashScript script = ReplaceFile(durable);
+    int prepared = 0;
+    const auto prepare = script.prepare;
+    script.prepare = [&](World& world) {
+      ++prepared;
+      prepare(world);
+    };
+    script.machine_only = true;
+    EXPECT_EQ(RunCrashScript(script).empty(), durable);
+    EXPECT_EQ(prepared, 1);
+    EXPECT_EQ(NeedlessCalls(script, {"Sync", "SyncDirectory", "Rename"}).empty(), durable);
+  }
 }
 
 TEST(CrashScriptTest, EachSwallowedCallOfWriteAtomicallyIsFound) {

@@ -38,6 +38,7 @@ const Bytes kNew = Pattern(3 * 4096 + 100, 2);
 
 os::CrashScript PutScript() {
   os::CrashScript script;
+  script.machine_only = true;
   script.prepare = [](os::World&) {};
   script.act = [](os::World& world) { return OpenStore(world)->Put("a/b/new", kNew).ok(); };
   script.verify = [](os::World& world, bool done) -> std::string {
@@ -87,6 +88,7 @@ TEST(DirectoryStoreCrashTest, AnUploadInPiecesIsAbsentOrWholeAndOthersStay) {
 
 os::CrashScript DeleteScript() {
   os::CrashScript script;
+  script.machine_only = true;
   script.prepare = [](os::World& world) {
     PutOk(*OpenStore(world), "a/b/o", kOld);
     PutOk(*OpenStore(world), "stays", kOld);
