@@ -24,9 +24,8 @@ import time
 import numpy
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WEIGHTCAST = ROOT / "build/weightcast"
+WEIGHTCAST = pathlib.Path(os.environ.get("WEIGHTCAST_BINARY", ROOT / "build/weightcast"))
 MIB = 1 << 20
-ROUNDS = 5
 
 
 # ---- running a command and watching it ----
@@ -258,7 +257,7 @@ def judge(bench):
     return rows
 
 
-def record(rows, bench, path):
+def record(rows, bench, rounds, path):
     commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, check=False,
                             capture_output=True, text=True).stdout.strip()
     cpu = next((line.split(": ")[1] for line in open("/proc/cpuinfo") if line.startswith("model name")),
@@ -267,7 +266,7 @@ def record(rows, bench, path):
     lines = [
         "# Measured", "",
         f"`make bench` at {commit}, {date}, {cpu}, {len(os.sched_getaffinity(0))} CPUs; a model of "
-        f"{bench.model_bytes / 1e9:.2f} GB on tmpfs; median of {ROUNDS}. What the targets stand on: "
+        f"{bench.model_bytes / 1e9:.2f} GB on tmpfs; median of {rounds}. What the targets stand on: "
         "[README](README.md).", "",
         "| what | measured | target | |", "|---|---|---|---|",
     ]
@@ -276,7 +275,8 @@ def record(rows, bench, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", default="large", choices=["large", "demo"])
+    parser.add_argument("--size", default="large", choices=["large", "demo", "small"])
+    parser.add_argument("--rounds", type=int, default=5, help="the median of these counts")
     parser.add_argument("--dir", type=pathlib.Path, help="where to work; default tmpfs")
     args = parser.parse_args()
     place = args.dir or pathlib.Path("/dev/shm")
@@ -290,8 +290,8 @@ def main():
     disk.mkdir(parents=True)
     try:
         bench = Bench(directory, args.size)
-        for number in range(ROUNDS):
-            say(f"round {number + 1} of {ROUNDS}")
+        for number in range(args.rounds):
+            say(f"round {number + 1} of {args.rounds}")
             bench.baselines()
             bench.convert()
             bench.versions()
@@ -306,7 +306,7 @@ def main():
     missed = sum(row[3] == "MISSED" for row in rows)
     say(f"{sum(row[3] == 'met' for row in rows)} targets met, {missed} missed")
     if args.size == "large":
-        record(rows, bench, ROOT / "bench/results.md")
+        record(rows, bench, args.rounds, ROOT / "bench/results.md")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def fuzz(target, seconds, planted):
     command = [str(binary), str(corpus), str(seeds), f"-max_total_time={seconds}", "-timeout=10",
                "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1",
                f"-artifact_prefix={found}/{short}-"]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    run = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace",
+                         env={**os.environ, "ASAN_SYMBOLIZER_PATH": "/usr/bin/llvm-symbolizer-19"})
     if planted:
         good = run.returncode != 0 and "heap-buffer-overflow" in run.stderr
         note = "" if good else f"the planted overflow was not found in {seconds} s"
