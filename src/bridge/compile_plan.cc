@@ -65,6 +65,7 @@ class Compiler {
   void SortParams();
   void CollectReplicas();
   Status CompareReference();
+  Status Carry(std::vector<TensorSpec>* all);
 
   bool Exists(const Rule& rule) const;
   std::vector<Slice> SlicesOf(const Instance& instance, const Shard& shard) const;
@@ -272,15 +273,8 @@ Status Compiler::PlaceShards() {
   return Ok();
 }
 
-// Reference = produced + carried, exactly.
-Status Compiler::CompareReference() {
-  if (!options_.reference) {
-    if (options_.carry.empty()) return Ok();
-    return Error{Code::kInvalidArgument,
-                 "tensors to carry (" + JoinNames(options_.carry) +
-                     ") need a seed or reference checkpoint that holds them"};
-  }
-  std::vector<TensorSpec> all = inventory_->tensors();
+// Names the reference tensors that the carry patterns declare, and appends them to `all`.
+Status Compiler::Carry(std::vector<TensorSpec>* all) {
   std::vector<std::string> clashes;
   std::vector<bool> used(options_.carry.size());
   for (const TensorSpec& spec : options_.reference->tensors()) {
@@ -292,7 +286,7 @@ Status Compiler::CompareReference() {
     if (!carried) continue;
     if (inventory_->Find(spec.name) >= 0) clashes.push_back(spec.name);
     out_.carried.push_back(spec.name);
-    all.push_back(spec);
+    all->push_back(spec);
   }
   if (!clashes.empty()) {
     return Error{Code::kInvalidArgument,
@@ -302,15 +296,25 @@ Status Compiler::CompareReference() {
   for (size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) idle.push_back(Quoted(options_.carry[i]));
   }
-  if (!idle.empty()) {
-    return Error{Code::kInvalidArgument, "no reference tensor matches --carry " + JoinNames(idle)};
+  if (idle.empty()) return Ok();
+  return Error{Code::kInvalidArgument, "no reference tensor matches --carry " + JoinNames(idle)};
+}
+
+// Reference = produced + carried, exactly.
+Status Compiler::CompareReference() {
+  if (!options_.reference) {
+    if (options_.carry.empty()) return Ok();
+    return Error{Code::kInvalidArgument,
+                 "tensors to carry (" + JoinNames(options_.carry) +
+                     ") need a seed or reference checkpoint that holds them"};
   }
+  std::vector<TensorSpec> all = inventory_->tensors();
+  WC_TRY(Carry(&all));
   const Inventory made = WC_TRY(Inventory::Make(std::move(all)));
   if (made == *options_.reference) return Ok();
   return Error{
       Code::kInvalidData,
-      "what the trainer produces (and what is carried) is not what the reference checkpoint "
-      "holds: " +
+      "what the trainer produces, with what is carried, is not what the reference holds: " +
           tensor::DifferenceText(*options_.reference, made)};
 }
 
@@ -340,8 +344,9 @@ int64_t VocabRowsOf(const Family& family, const MegatronConfig& trainer,
                     const std::vector<TensorSpec>& shard) {
   for (const std::span<const Rule> group : family.rules) {
     for (const Rule& rule : group) {
-      if (rule.cut != Cut::kVocabRows || rule.holder != Holder::kFirstStage) continue;
-      const std::string key = KeyOf(rule, trainer.local_spec, 0, 0);
+      if (rule.cut != Cut::kVocabRows) continue;
+      const int32_t chunk = rule.holder == Holder::kLastStage ? trainer.topology.vpp - 1 : 0;
+      const std::string key = KeyOf(rule, trainer.local_spec, chunk, 0);
       const auto it = std::ranges::find(shard, key, &TensorSpec::name);
       if (it != shard.end() && !it->shape.empty()) return it->shape[0] * trainer.topology.tp;
     }

@@ -63,8 +63,9 @@ Result<CompiledPlan> CompilePlanFor(const Family& family, const HfConfig& model,
 // Whether embedding and output layer share one weight.
 bool IsTied(const Family& family, const HfConfig& model);
 
-// Rows of the embedding over all tensor ranks, told by what one rank's shard holds; 0 if that rank
-// holds none. make_vocab_size_divisible_by is not to be trusted, a shard is.
+// Rows of the embedding over all tensor ranks, told by the embedding or output layer that one
+// rank's shard holds; 0 if it holds neither. make_vocab_size_divisible_by is not to be trusted, a
+// shard is.
 int64_t VocabRowsOf(const Family& family, const MegatronConfig& trainer,
                     const std::vector<tensor::TensorSpec>& shard);
 

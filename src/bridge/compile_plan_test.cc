@@ -250,6 +250,7 @@ TEST(Vocabulary, TheShardsRowsTellThePadding) {
   EXPECT_EQ(VocabRowsOf(kLlama, trainer, shard), 0);
   shard.push_back({"vp0/embedding.word_embeddings.weight", DType::kF32, {6, 6}});
   EXPECT_EQ(VocabRowsOf(kLlama, trainer, shard), 12);
+  EXPECT_EQ(VocabRowsOf(kLlama, trainer, {{"vp0/output_layer.weight", DType::kF32, {7, 6}}}), 14);
   const auto compiled = CompilePlan(ModelOf(m), trainer, {.vocab_rows = 12});
   ASSERT_TRUE(compiled.ok()) << Message(compiled);
   ExpectRight(m, t, *compiled);
