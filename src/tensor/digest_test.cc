@@ -319,6 +319,7 @@ TEST(DigestChangeTest, NothingChangedIsZero) {
   EXPECT_EQ(DigestChange({4, 8, 2}, Box::All({4, 8, 2}), bytes, bytes, {}), TensorDigest{});
 }
 
+// Field report D4.
 TEST(DigestChangeTest, NanPayloadsAndSignedZerosAreBitsLikeAnyOther) {
   // BF16: -0.0 against 0.0, and two NaNs that differ in payload only.
   const Bytes base = {0x00, 0x00, 0xc1, 0x7f};

@@ -214,10 +214,6 @@ std::string HfDirectory::weight_path(size_t file) const {
   return os::JoinPath(path_, PrefixedName(weight_files_[file].name, name_prefix_));
 }
 
-Result<std::vector<SideFile>> HfDirectory::HashSideFiles(os::Fs& fs) const {
-  return tensor::HashSideFiles(fs, path_);
-}
-
 Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs, const std::string& path) {
   std::vector<SideFile> files;
   WC_TRY(ListSideFiles(fs, path, "", 0, &files).With(path));

@@ -45,7 +45,9 @@ struct SideFile {    // config, tokenizer, index, ...: everything that is not a 
   Sha256Digest sha256;
 };
 
-// The side files of any directory; see HfDirectory::HashSideFiles.
+// Every regular file below a directory but names with a leading dot and "*.safetensors", hashed.
+// Sorted by name. Symbolic links are followed. Errors: kInvalidData (a file above 1 GiB, more than
+// 10,000 files, more than 8 directories deep).
 Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs, const std::string& path);
 
 class HfDirectory {
@@ -66,11 +68,6 @@ class HfDirectory {
   const std::vector<WeightFile>& weight_files() const { return weight_files_; }
   const std::vector<TensorPlace>& places() const { return places_; }  // by inventory index
   std::string weight_path(size_t file) const;
-
-  // Every regular file below the directory but weight files, names with a leading dot and
-  // "*.safetensors", hashed. Sorted by name. Errors: kInvalidData (a file above 1 GiB, more than
-  // 10,000 files, more than 8 directories deep).
-  Result<std::vector<SideFile>> HashSideFiles(os::Fs& fs) const;
 
  private:
   Status TakeInventory();  // from weight_files_

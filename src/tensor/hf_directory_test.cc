@@ -218,7 +218,7 @@ TEST_F(HfDirectoryOnDiskTest, FollowsSymbolicLinksToWeightAndSideFiles) {
   const HfDirectory directory = HfDirectory::Open(fs(), dir()).value();
   const MappedWeights weights = MappedWeights::Map(fs(), directory, false).value();
   EXPECT_TRUE(std::ranges::equal(weights.tensor(0), ContentOf(U8("a"))));
-  EXPECT_EQ(directory.HashSideFiles(fs())->size(), 1U);
+  EXPECT_EQ(HashSideFiles(fs(), dir())->size(), 1U);
 }
 
 // ---- The index
@@ -288,7 +288,7 @@ TEST_F(HfDirectoryTest, HashesSideFilesBelowButNeitherWeightsNorHiddenNames) {
   WriteText("a.txt", "");
   WriteText(".gitattributes", "x");
   WriteText(".cache/file", "x");
-  const auto files = HfDirectory::Open(fs(), dir())->HashSideFiles(fs()).value();
+  const auto files = HashSideFiles(fs(), dir()).value();
   ASSERT_EQ(files.size(), 3U);
   EXPECT_EQ(files[0].name, "a.txt");
   EXPECT_EQ(files[0].bytes, 0);
@@ -302,7 +302,7 @@ TEST_F(HfDirectoryTest, HashesSideFilesBelowButNeitherWeightsNorHiddenNames) {
 TEST_F(HfDirectoryTest, TheIndexIsASideFile) {
   WriteWeights("1.safetensors", {U8("a")});
   WriteIndex({{"a", "1.safetensors"}});
-  const auto files = HfDirectory::Open(fs(), dir())->HashSideFiles(fs()).value();
+  const auto files = HashSideFiles(fs(), dir()).value();
   ASSERT_EQ(files.size(), 1U);
   EXPECT_EQ(files[0].name, kIndexFile);
 }
@@ -311,26 +311,24 @@ TEST_F(HfDirectoryTest, HashesASideFileOfSeveralBuffers) {
   WriteWeights("model.safetensors", {U8("a")});
   const Bytes content = Pattern(1, (size_t{2} << 20) + 5);
   WriteText("tokenizer.json", AsText(content));
-  EXPECT_EQ(HfDirectory::Open(fs(), dir())->HashSideFiles(fs())->at(0).sha256, Sha256::Of(content));
+  EXPECT_EQ(HashSideFiles(fs(), dir())->at(0).sha256, Sha256::Of(content));
 }
 
 TEST_F(HfDirectoryTest, RefusesSideFilesThatLieTooDeep) {
   WriteWeights("model.safetensors", {U8("a")});
   WriteText("1/2/3/4/5/6/7/8/file", "x");
-  const HfDirectory directory = HfDirectory::Open(fs(), dir()).value();
-  EXPECT_EQ(directory.HashSideFiles(fs())->size(), 1U);
+  EXPECT_EQ(HashSideFiles(fs(), dir())->size(), 1U);
   WriteText("1/2/3/4/5/6/7/8/9/file", "x");
-  EXPECT_THAT(directory.HashSideFiles(fs()).error().message, HasSubstr("deeper than 8"));
+  EXPECT_THAT(HashSideFiles(fs(), dir()).error().message, HasSubstr("deeper than 8"));
 }
 
 TEST_F(HfDirectoryOnDiskTest, ListsSideFilesThatAreTooLarge) {
   WriteWeights("model.safetensors", {U8("a")});
-  const HfDirectory directory = HfDirectory::Open(fs(), dir()).value();
   for (const char* name : {"pytorch_model.bin", "model.gguf"}) {
     auto file = fs().OpenFile(os::JoinPath(dir(), name), os::Open::kCreate).value();
     ASSERT_TRUE(file->Truncate(kGiB + 1).ok());  // sparse
   }
-  const auto hashed = directory.HashSideFiles(fs());
+  const auto hashed = HashSideFiles(fs(), dir());
   ASSERT_FALSE(hashed.ok());
   EXPECT_EQ(hashed.error().code, Code::kInvalidData);
   EXPECT_THAT(hashed.error().message,

@@ -1,6 +1,7 @@
 // Our half of tests/interop/safetensors_test.py, which names the directory in WC_INTEROP_DIR.
-// Without it there is nothing to meet and the tests are skipped.
+// Without it our writer meets our reader in a directory of its own.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -11,36 +12,6 @@
 
 namespace weightcast::tensor {
 namespace {
-
-class SafetensorsInteropTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const char* dir = std::getenv("WC_INTEROP_DIR");
-    if (dir == nullptr) GTEST_SKIP() << "WC_INTEROP_DIR is not set";
-    dir_ = dir;
-  }
-
-  os::Fs& fs() { return os::RealWorld().fs; }
-  std::string Path(const std::string& name) const { return os::JoinPath(dir_, name); }
-
-  void Write(const std::string& name, ByteSpan bytes) {
-    ASSERT_TRUE(fs().WriteAtomically(Path(name), bytes, false).ok());
-  }
-
-  // What a file holds, as the other side is to see it.
-  Json Describe(const SafetensorsHeader& header, ByteSpan file) {
-    Json tensors = Json::array();
-    for (const PlacedTensor& tensor : header.tensors) {
-      const ByteSpan bytes = file.subspan(static_cast<size_t>(tensor.offset),
-                                          static_cast<size_t>(tensor.spec.bytes()));
-      tensors.push_back(
-          {tensor.spec.name, DTypeName(tensor.spec.dtype), tensor.spec.shape, Hex(bytes)});
-    }
-    return {{"metadata", header.metadata}, {"tensors", tensors}};
-  }
-
-  std::string dir_;
-};
 
 struct OurFile {
   const char* name;
@@ -79,17 +50,64 @@ std::vector<OurFile> OurFiles() {
   };
 }
 
-TEST_F(SafetensorsInteropTest, WritesFilesForOthers) {
-  uint64_t seed = 0;
-  for (const OurFile& ours : OurFiles()) {
-    SafetensorsHeader header;
-    Bytes file = MakeSafetensorsHeader(ours.specs, ours.metadata, &header).value();
-    const Bytes data = Pattern(++seed, static_cast<size_t>(header.file_bytes - header.data_start));
-    file.insert(file.end(), data.begin(), data.end());
-    Write(std::string(ours.name) + ".safetensors", file);
-    const std::string description = Describe(header, file).dump();
-    Write(std::string(ours.name) + ".json", AsBytes(description));
+class SafetensorsInteropTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* dir = std::getenv("WC_INTEROP_DIR")) {
+      dir_ = dir;
+      return;
+    }
+    own_ = true;
+    dir_ = testing::TempDir() + "weightcast_interop_" + std::to_string(getpid());
+    ASSERT_TRUE(fs().MakeDirectories(dir_).ok());
+    WriteOurFiles();
   }
+  void TearDown() override {
+    if (own_) {
+      ASSERT_TRUE(fs().RemoveTree(dir_).ok());
+    }
+  }
+
+  os::Fs& fs() { return os::RealWorld().fs; }
+  std::string Path(const std::string& name) const { return os::JoinPath(dir_, name); }
+
+  void Write(const std::string& name, ByteSpan bytes) {
+    ASSERT_TRUE(fs().WriteAtomically(Path(name), bytes, false).ok());
+  }
+
+  // What a file holds, as the other side is to see it.
+  Json Describe(const SafetensorsHeader& header, ByteSpan file) {
+    Json tensors = Json::array();
+    for (const PlacedTensor& tensor : header.tensors) {
+      const ByteSpan bytes = file.subspan(static_cast<size_t>(tensor.offset),
+                                          static_cast<size_t>(tensor.spec.bytes()));
+      tensors.push_back(
+          {tensor.spec.name, DTypeName(tensor.spec.dtype), tensor.spec.shape, Hex(bytes)});
+    }
+    return {{"metadata", header.metadata}, {"tensors", tensors}};
+  }
+
+  void WriteOurFiles() {
+    uint64_t seed = 0;
+    for (const OurFile& ours : OurFiles()) {
+      SafetensorsHeader header;
+      Bytes file = MakeSafetensorsHeader(ours.specs, ours.metadata, &header).value();
+      const Bytes data =
+          Pattern(++seed, static_cast<size_t>(header.file_bytes - header.data_start));
+      file.insert(file.end(), data.begin(), data.end());
+      Write(std::string(ours.name) + ".safetensors", file);
+      const std::string description = Describe(header, file).dump();
+      Write(std::string(ours.name) + ".json", AsBytes(description));
+    }
+  }
+
+  std::string dir_;
+  bool own_ = false;
+};
+
+TEST_F(SafetensorsInteropTest, WritesFilesForOthers) {
+  WriteOurFiles();
+  EXPECT_GE(fs().List(dir_)->size(), 2 * OurFiles().size());
 }
 
 TEST_F(SafetensorsInteropTest, DescribesFilesOfOthers) {
@@ -106,6 +124,7 @@ TEST_F(SafetensorsInteropTest, DescribesFilesOfOthers) {
     // An error quotes what it found, which need not be UTF-8.
     const std::string text = seen.dump(-1, ' ', false, Json::error_handler_t::replace);
     Write(name.substr(0, name.size() - kSuffix.size()) + ".json", AsBytes(text));
+    EXPECT_TRUE(header.ok() || !own_) << text;
   }
   EXPECT_GT(files, 0);
 }
