@@ -158,11 +158,11 @@ TEST_F(ChainFaultTest, ADamagedPeerIsBypassedByteByByte) {
   }
 }
 
-TEST_F(ChainFaultTest, AMissingObjectIsNotFoundByName) {
+TEST_F(ChainFaultTest, AMissingObjectIsUnavailableByName) {
   const catalog::ReplayPlan plan = run_.Plan(ReplayStart::kSeed, 0, 2);
   ASSERT_TRUE(memory_.Delete("v2/delta-1").ok());
   const Error error = Refusal(run_, plan);
-  EXPECT_EQ(error.code, Code::kNotFound);
+  EXPECT_EQ(error.code, Code::kUnavailable);
   EXPECT_THAT(error.message, HasSubstr("v2/delta-1"));
 }
 

@@ -154,7 +154,7 @@ Status Loader::LoadFooters(size_t first, size_t last, int64_t bytes) {
                       [&ref](ByteSpan piece) { return ProveFooter(ref, piece); }});
     at += static_cast<size_t>(size);
   }
-  WC_TRY(FetcherOf(first)->Fetch(pieces));
+  WC_TRY(FetchListed(*FetcherOf(first), pieces));
   for (size_t i = first; i < last; ++i) {
     ChainObject& object = chain_.objects[i];
     const catalog::Version& version = *versions_[static_cast<size_t>(object.step)];

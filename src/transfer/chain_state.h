@@ -1,6 +1,7 @@
 // Inside of the chain: what chain_load.cc makes and chain.cc and replay.cc use.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,14 @@ inline Status ProveHeader(ByteSpan bytes) {
   const Status header = delta::CheckPartHeader(bytes.first(delta::kPartHeaderBytes));
   if (header.ok()) return Ok();
   return Error{Code::kDataLoss, header.error().message};
+}
+
+// Fetches ranges of objects that the catalog lists. One that no source has is a missing source of the
+// chain, which may come back (kUnavailable), and not a wrong question (kNotFound).
+inline Status FetchListed(Fetcher& fetcher, std::span<Piece> pieces) {
+  const Status fetched = fetcher.Fetch(pieces);
+  if (fetched.ok() || fetched.error().code != Code::kNotFound) return fetched;
+  return Error{Code::kUnavailable, fetched.error().message};
 }
 
 struct Chain::State {

@@ -128,7 +128,7 @@ Result<std::vector<ByteSpan>> FetchPayloads(const Chain::State& chain, const Rep
         {object.ref.key, range.wanted[0].begin, out,
          [&](ByteSpan got) { return ProveRange(*chain.inventory, range, got); }});
   }
-  for (auto& [fetcher, group] : pieces) WC_TRY(fetcher->Fetch(group));
+  for (auto& [fetcher, group] : pieces) WC_TRY(FetchListed(*fetcher, group));
   return payloads;
 }
 
