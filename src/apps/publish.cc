@@ -13,6 +13,9 @@
 namespace weightcast::apps {
 namespace {
 
+// How long the other ranks get to end by themselves once one has failed.
+constexpr Duration kPatienceAfterFailure = seconds(10);
+
 struct PublishFlags {
   std::string catalog;
   std::string store;
@@ -355,7 +358,9 @@ class Publish {
       ranks.emplace_back(rank, WC_TRY(Process::Start(RankCommand(rank))));
     }
     trainer::PublishReport report;
-    while (!ranks.empty()) {
+    std::optional<Error> failed;
+    std::optional<os::Deadline> patience;
+    while (!ranks.empty() && !(patience && patience->passed())) {
       const auto ended = std::ranges::find_if(ranks, [](auto& r) { return !r.second.running(); });
       if (ended == ranks.end()) {
         app_.world().clock.SleepFor(milliseconds(5));
@@ -364,11 +369,13 @@ class Publish {
       const Process::Exit exit = WC_TRY(ended->second.Wait(seconds(60)));
       const Status counted = CountRank(ended->first, exit, &report);
       ranks.erase(ended);
-      if (!counted.ok()) {
-        FailAttempt(counted.error().message);
-        return counted;  // the others are ended with `ranks`
-      }
+      if (counted.ok()) continue;
+      FailAttempt(counted.error().message);
+      // The others learn of it and end with a conflict; the cause has the lower exit code.
+      if (!failed || ExitCode(counted.error().code) < ExitCode(failed->code)) failed = counted.error();
+      if (!patience) patience.emplace(app_.world().clock, kPatienceAfterFailure);
     }
+    if (failed) return *failed;
     report.version = WC_TRY(catalog_->FindVersion(run_->uid, std::to_string(number_)));
     report.stats = report.version.stats;
     report.seconds_total = ToSeconds(app_.world().clock.Now() - start);
