@@ -37,7 +37,6 @@ class RankPublisher {
         store_(store),
         open_store_(open_store),
         run_(run),
-        plan_(plan),
         plan_hash_(plan.Hash()),
         rank_(rank),
         shards_(shards),
@@ -322,7 +321,6 @@ class RankPublisher {
   store::Store& store_;
   const OpenStore& open_store_;
   const catalog::Run& run_;
-  const layout::Plan& plan_;
   const PlanHash plan_hash_;
   const RankId rank_;
   const ShardSet& shards_;
