@@ -46,6 +46,13 @@ class CatalogConformance : public testing::TestWithParam<MakeCatalogHome> {
   // Begins and announces all ranks; READY.
   Version Publish(const Run& run, Epoch epoch, int64_t number, int base, int next,
                   bool full = false);
+  // A run with v0 <- v1 <- v2 (full) <- v3 <- v4, of contents 0 to 4.
+  struct Line {
+    Run run;
+    Epoch epoch;
+    std::vector<Version> v;
+  };
+  Line MakeLine();
 
   std::unique_ptr<CatalogHome> home_;
 

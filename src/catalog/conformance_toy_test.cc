@@ -139,4 +139,15 @@ Version CatalogConformance::Publish(const Run& run, Epoch epoch, int64_t number,
   return version;
 }
 
+CatalogConformance::Line CatalogConformance::MakeLine() {
+  Line line;
+  line.run = MakeRun("policy");
+  line.v.push_back(MakeSeed(line.run, 0));
+  line.epoch = MakeEpoch(line.run, "job");
+  for (int n = 1; n <= 4; ++n) {
+    line.v.push_back(Publish(line.run, line.epoch, n, n - 1, n, n == 2));
+  }
+  return line;
+}
+
 }  // namespace weightcast::catalog

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "catalog/checks.h"
 #include "catalog/replay_plan.h"
@@ -67,8 +68,8 @@ Status TensorsFromJson(const Json& array, VersionDocument* document) {
 }
 
 // The document's outer object by hand: one line a field and one line a tensor, so that a person can
-// read it and a diff shows what differs.
-std::string Lines(const Json& document) {
+// read it and a diff shows what differs. Left open: the seal follows.
+std::string OpenLines(const Json& document) {
   std::string text = "{";
   for (const auto& [name, value] : document.items()) {
     text += text.size() == 1 ? "\n" : ",\n";
@@ -81,7 +82,21 @@ std::string Lines(const Json& document) {
     for (size_t i = 0; i < value.size(); ++i) text += (i == 0 ? "\n" : ",\n") + value[i].dump();
     text += "\n]";
   }
-  return text + "\n}\n";
+  return text;
+}
+
+// The last field: SHA-256 of every byte before it.
+std::string Seal(std::string_view open_text) {
+  return ",\n\"sha256\": \"" + Sha256::Of(AsBytes(open_text)).hex() + "\"\n}\n";
+}
+
+Status CheckSeal(std::string_view text) {
+  const size_t seal_bytes = Seal("").size();
+  const std::string_view open_text =
+      text.substr(0, text.size() - std::min(text.size(), seal_bytes));
+  if (text.substr(open_text.size()) == Seal(open_text)) return Ok();
+  return Error{Code::kDataLoss,
+               "version.json does not verify: expected it to end with" + Seal(open_text).substr(1)};
 }
 
 Error Bad(const Version& version, const std::string& why) {
@@ -148,19 +163,26 @@ std::string EncodeVersionJson(const VersionDocument& document) {
                        {"shape", inventory[i].shape},
                        {"digest", document.digests[i].hex()}});
   }
-  return Lines({{"format", kFormatName},
-                {"v", 1},
-                {"run", RunToJson(document.run)},
-                {"version", VersionToJson(document.version)},
-                {"tensors", std::move(tensors)}});
+  const std::string text = OpenLines({{"format", kFormatName},
+                                      {"v", 1},
+                                      {"run", RunToJson(document.run)},
+                                      {"version", VersionToJson(document.version)},
+                                      {"tensors", std::move(tensors)}});
+  return text + Seal(text);
 }
 
 Result<VersionDocument> ParseVersionJson(std::string_view text) {
+  return ParseVersionDocument(text, &CheckSeal);
+}
+
+Result<VersionDocument> ParseVersionDocument(std::string_view text,
+                                             Status (*check_seal)(std::string_view)) {
   const Json json = WC_TRY(ParseVersion1(text));
   if (WC_TRY(JsonString(json, "format")) != kFormatName) {
     return Error{Code::kInvalidData, std::string("not a \"") + kFormatName + "\" document"};
   }
-  WC_TRY(CheckFields(json, {"format", "v", "run", "version", "tensors"}));
+  WC_TRY(check_seal(text));
+  WC_TRY(CheckFields(json, {"format", "v", "run", "version", "tensors", "sha256"}));
   VersionDocument document;
   const Json* run = WC_TRY(JsonObject(json, "run"));
   const Json* version = WC_TRY(JsonObject(json, "version"));
