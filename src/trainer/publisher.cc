@@ -18,6 +18,12 @@ std::string PutId(os::World& world) {
   return Hex(id);
 }
 
+// Bytes or kept part are not what they should be; anything else (disk full, I/O) may pass.
+bool IsLost(const Error& error) {
+  return error.code == Code::kDataLoss || error.code == Code::kInvalidData ||
+         error.code == Code::kNotFound;
+}
+
 std::vector<std::pair<int32_t, tensor::Partial>> NextPartials(
     const std::vector<catalog::TensorPartial>& partials) {
   std::vector<std::pair<int32_t, tensor::Partial>> next;
@@ -98,8 +104,7 @@ class RankPublisher {
     }
     WC_TRY(WriteVersionJson(catalog_, *WC_TRY(open_store_(version->store_url)), *version));
     const Status advanced = baseline_.Advance(*run_.inventory, chunks_);
-    if (advanced.ok()) return Ok();
-    if (advanced.error().code == Code::kUnavailable) return advanced;
+    if (advanced.ok() || !IsLost(advanced.error())) return advanced;
     Log(LogLevel::kWarning, "baseline cannot advance and will be rebuilt",
         {{"version", uid.brief()}, {"why", advanced.error().message}});
     return baseline_.BeginRebuild();
@@ -126,6 +131,8 @@ class RankPublisher {
                        " announced other weights than those at hand; a new content needs a new number"};
     }
     report_.stats = mine->stats;
+    // Whoever made it READY may have died before this.
+    if (ready) WC_TRY(WriteVersionJson(catalog_, store_, report_.version));
     return true;
   }
 

@@ -129,6 +129,7 @@ class SmallJob {
         baselines_(std::move(baselines)) {}
 
   const tensor::HfDirectory* seed = nullptr;
+  int rebuilt = 0;  // baselines that had to be rebuilt so far
   const layout::Plan& plan() const { return *plan_; }
 
   Status Open(const std::string& token) {
@@ -172,10 +173,12 @@ class SmallJob {
                                  .side_files = {},
                                  .staging_timeout = seconds(3600),
                                  .wait_ready = {}};
-    return PublishRank(
+    PublishReport report = WC_TRY(PublishRank(
         world_, catalog_, store_, [&](const std::string&) -> Result<store::Store*> { return &store_; },
         run_, *plan_, id, ShardSet(std::move(spans)), baseline, chunks, request,
-        {.threads = 1, .spool_bytes_max = kMiB, .seed = seed});
+        {.threads = 1, .spool_bytes_max = kMiB, .seed = seed}));
+    if (report.baseline_rebuilt) ++rebuilt;
+    return report;
   }
 
   // Every rank in turn; the last one sees READY.
