@@ -49,7 +49,9 @@ std::atomic<const ScanKernels*>& CurrentKernels() {
 
 const ScanKernels& Kernels() { return *CurrentKernels().load(std::memory_order_relaxed); }
 
-size_t WidthIndex(size_t unit_bytes) { return static_cast<size_t>(std::countr_zero(unit_bytes)); }
+size_t WidthIndex(size_t unit_bytes) {
+  return unit_bytes == 1 ? 0 : unit_bytes == 2 ? 1 : unit_bytes == 4 ? 2 : 3;
+}
 
 // The last units of a chunk, padded with zeros to a whole group.
 struct LastGroup {

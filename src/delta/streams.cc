@@ -84,6 +84,7 @@ Status StreamCoder::Unpack(ByteReader& in, MutableByteSpan out) {
     if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size());
     return Ok();
   }
+  if (frame_bytes >= out.size()) return Error{Code::kDataLoss, "stream is longer than its content"};
   if (ZSTD_getFrameContentSize(bytes.data(), bytes.size()) != out.size() ||
       ZSTD_findFrameCompressedSize(bytes.data(), bytes.size()) != bytes.size()) {
     return Error{Code::kDataLoss, "stream is no frame of " + std::to_string(out.size()) + " bytes"};

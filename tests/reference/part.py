@@ -193,6 +193,7 @@ def stream(r, size):
     n = r.varint()
     if n == 0:
         return r.take(size)
+    check(n < size, "a frame that is not smaller")
     frame = r.take(n)
     try:
         check(zstandard.get_frame_parameters(frame).content_size == size, "content size of a frame")
