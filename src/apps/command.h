@@ -31,7 +31,8 @@ class App {
   // A progress bar on stderr if it is a terminal; call with done == total to end it. Any thread.
   void Progress(const std::string& label, int64_t done, int64_t total);
 
-  // "sqlite:PATH". Errors: kInvalidArgument for a scheme that is not built in, naming those that are.
+  // "sqlite:PATH". Errors: kInvalidArgument for a scheme that is not built in, naming those that
+  // are.
   Result<std::unique_ptr<catalog::Catalog>> OpenCatalog(const std::string& url, bool create = true);
   // "file:PATH"; relative paths are made absolute. Opened once, lives as long as the App.
   Result<store::Store*> OpenStore(const std::string& url);
@@ -43,8 +44,8 @@ class App {
   std::vector<std::pair<std::string, std::unique_ptr<store::Store>>> stores_;
 };
 
-// A row of the command table. `setup` declares the flags (their values live in what it captures) and
-// returns the action; the action's error becomes the exit code of docs/cli.md.
+// A row of the command table. `setup` declares the flags (their values live in what it captures)
+// and returns the action; the action's error becomes the exit code of docs/cli.md.
 struct Command {
   const char* name;      // "publish", or "catalog rebuild" for a nested one
   const char* summary;   // one line; empty: for other commands of ours, not shown in --help

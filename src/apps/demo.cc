@@ -1,7 +1,8 @@
 // The demo: the main job on one machine, in real processes, with the accidents that happen.
 //
-//   4 trainer processes (TP2 x PP2, later TP4) hold shards and take AdamW steps; after each step one
-//   `weightcast publish` a rank publishes its part; 3 image directories are moved by `weightcast pull`.
+//   4 trainer processes (TP2 x PP2, later TP4) hold shards and take AdamW steps; after each step
+//   one `weightcast publish` a rank publishes its part; 3 image directories are moved by
+//   `weightcast pull`.
 #include <algorithm>
 
 #include "apps/command.h"
@@ -17,7 +18,8 @@ namespace {
 
 constexpr int64_t kVersions = 10;
 constexpr int64_t kFullVersion = 5;
-constexpr int64_t kKilledRankVersion = 3;   // from here on, the first version in which it can be caught
+constexpr int64_t kKilledRankVersion =
+    3;  // from here on, the first version in which it can be caught
 constexpr int64_t kKilledHostVersion = 4;
 constexpr int64_t kColdStartVersion = 7;
 constexpr int64_t kNewLayoutVersion = 8;
@@ -71,14 +73,17 @@ class Demo {
     Say("making a model of about 100 M parameters in " + dir_);
     WC_TRY(MakeToyModel(app_.world(), ToyDims::Demo(), 7, Path("seed")));
     WC_TRY(StartTrainers({.world = 4, .tp = 2, .pp = 2, .num_layers = 8}, "tp2pp2", Path("seed")));
-    WC_TRY(RunJson({"publish", "--store", Store(), "--catalog", Catalog(), "--run", "demo", "--seed",
-                    Path("seed")})
+    WC_TRY(RunJson({"publish", "--store", Store(), "--catalog", Catalog(), "--run", "demo",
+                    "--seed", Path("seed")})
                .With("registering version 0"));
     for (int64_t number = 1; number <= kVersions; ++number) WC_TRY(OneVersion(number));
     WC_TRY(Prove());
     const double total = ToSeconds(Now() - start);
-    Json document = {{"versions", table_.ToJson()}, {"events", events_},   {"root", root_},
-                     {"hosts", kHosts},             {"seconds", total}};
+    Json document = {{"versions", table_.ToJson()},
+                     {"events", events_},
+                     {"root", root_},
+                     {"hosts", kHosts},
+                     {"seconds", total}};
     app_.Emit(document, table_.ToText() + "\n" + EventsText() + "\nproof: all " +
                             std::to_string(kHosts) + " hosts at root " + root_ +
                             ", equal to the trainer's, bit for bit (" + SecondsText(total) + ")\n");
@@ -129,9 +134,9 @@ class Demo {
     ++epoch_;
     WC_TRY(WriteTopology(app_.world(), topology, Path(layout)));
     for (int rank = 0; rank < topology.world; ++rank) {
-      trainers_.push_back(WC_TRY(Start({"demo-trainer", "--shards", Path(layout), "--checkpoint",
-                                        checkpoint, "--rank", std::to_string(rank),
-                                        "--learning-rate", std::to_string(flags_.learning_rate)})));
+      trainers_.push_back(WC_TRY(
+          Start({"demo-trainer", "--shards", Path(layout), "--checkpoint", checkpoint, "--rank",
+                 std::to_string(rank), "--learning-rate", std::to_string(flags_.learning_rate)})));
     }
     for (Process& trainer : trainers_) {
       if (const std::string said = WC_TRY(trainer.Hear(kPatience)); said != "ready") {
@@ -144,7 +149,9 @@ class Demo {
   Status OneVersion(int64_t number) {
     if (number == kNewLayoutVersion) {
       WC_TRY(StartTrainers({.world = 4, .tp = 4, .pp = 1, .num_layers = 8}, "tp4", Image(0)));
-      Event("version 8: the trainer job came back in another layout, TP4 instead of TP2 x PP2, as epoch 2");
+      Event(
+          "version 8: the trainer job came back in another layout, TP4 instead of TP2 x PP2, as "
+          "epoch 2");
     }
     for (Process& trainer : trainers_) WC_TRY(trainer.Tell("step"));
     for (Process& trainer : trainers_) {
@@ -160,16 +167,31 @@ class Demo {
   }
 
   std::vector<std::string> PublishWords(int64_t number, size_t rank) const {
-    std::vector<std::string> words = {"publish",  "--catalog", Catalog(), "--store", Store(),
-                                      "--run",    "demo",      "--shards", Path(layout_),
-                                      "--config", Path("seed/config.json"),
-                                      "--rank",   std::to_string(rank),
-                                      "--number", std::to_string(number),
-                                      "--epoch",  std::to_string(epoch_),
-                                      "--seed",   Path("seed"),
-                                      "--baseline", Path("baseline"),
-                                      "--threads", "1",
-                                      "--wait",   "60"};
+    std::vector<std::string> words = {"publish",
+                                      "--catalog",
+                                      Catalog(),
+                                      "--store",
+                                      Store(),
+                                      "--run",
+                                      "demo",
+                                      "--shards",
+                                      Path(layout_),
+                                      "--config",
+                                      Path("seed/config.json"),
+                                      "--rank",
+                                      std::to_string(rank),
+                                      "--number",
+                                      std::to_string(number),
+                                      "--epoch",
+                                      std::to_string(epoch_),
+                                      "--seed",
+                                      Path("seed"),
+                                      "--baseline",
+                                      Path("baseline"),
+                                      "--threads",
+                                      "1",
+                                      "--wait",
+                                      "60"};
     if (number == kFullVersion) words.emplace_back("--full");
     return words;
   }
@@ -229,8 +251,9 @@ class Demo {
   }
 
   std::vector<std::string> PullWords(int64_t number, int host) const {
-    return {"pull",   "--catalog",  Catalog(),  "--run",     "demo",         "--version",
-            std::to_string(number), "--threads", "1", Image(host)};
+    return {
+        "pull",      "--catalog", Catalog(),  "--run", "demo", "--version", std::to_string(number),
+        "--threads", "1",         Image(host)};
   }
 
   Status PullAll(int64_t number, VersionRow* row) {
@@ -293,10 +316,11 @@ class Demo {
   // The trainer's truth is made from the shards alone, without catalog or store.
   Status Prove() {
     if (!rank_killed_ || !host_killed_) {
-      return Error{Code::kInternal, "the accidents did not happen: no process could be caught in time"};
+      return Error{Code::kInternal,
+                   "the accidents did not happen: no process could be caught in time"};
     }
-    WC_TRY(RunJson({"convert", "--shards", Path(layout_), "--config", Path("seed/config.json"), "--out",
-                    Path("truth")})
+    WC_TRY(RunJson({"convert", "--shards", Path(layout_), "--config", Path("seed/config.json"),
+                    "--out", Path("truth")})
                .With("converting the trainer's shards"));
     for (int host = 0; host < kHosts; ++host) {
       const std::string who = "host " + std::to_string(host);
@@ -309,8 +333,8 @@ class Demo {
       root_ = root;
       const Json diff = WC_TRY(RunJson({"diff", Path("truth"), Image(host)}).With(who));
       if (const int64_t changed = WC_TRY(JsonInt(diff, "changed_elements")); changed != 0) {
-        return Error{Code::kDataLoss, who + " differs from the trainer in " + std::to_string(changed) +
-                                          " elements"};
+        return Error{Code::kDataLoss,
+                     who + " differs from the trainer in " + std::to_string(changed) + " elements"};
       }
     }
     return Ok();
@@ -345,12 +369,12 @@ std::vector<Command> DemoCommands() {
            "  weightcast demo\n  weightcast demo --dir /tmp/demo --json\n",
            [](Flags& f) {
              auto v = std::make_shared<DemoFlags>();
-             f.Text("--dir", &v->directory, "where to work, and what to keep; default: scratch, removed")
+             f.Text("--dir", &v->directory,
+                    "where to work, and what to keep; default: scratch, removed")
                  .Double("--learning-rate", &v->learning_rate, "of the trainers");
              return [v](App& app) { return RunDemo(app, *v); };
            }},
-          {"demo-trainer", "", "",
-           [](Flags& f) {
+          {"demo-trainer", "", "", [](Flags& f) {
              auto v = std::make_shared<TrainerFlags>();
              f.RequiredText("--shards", &v->shards, "")
                  .RequiredText("--checkpoint", &v->checkpoint, "")

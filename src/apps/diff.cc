@@ -32,8 +32,8 @@ Status Diff(App& app, const std::string& path_a, const std::string& path_b) {
   const tensor::Inventory& inventory = *a.inventory();
   std::vector<int64_t> changed(inventory.size());
   WC_TRY(ParallelFor(inventory.size(), 0, [&](size_t i, int) -> Status {
-    changed[i] = CountChanged(inventory[i].matrix().unit_bytes, weights_a.tensor(i),
-                              weights_b.tensor(i));
+    changed[i] =
+        CountChanged(inventory[i].matrix().unit_bytes, weights_a.tensor(i), weights_b.tensor(i));
     return Ok();
   }));
   int64_t total = 0;
@@ -41,9 +41,8 @@ Status Diff(App& app, const std::string& path_a, const std::string& path_b) {
   std::string text;
   for (size_t i = 0; i < inventory.size(); ++i) {
     total += changed[i];
-    tensors.push_back({{"name", inventory[i].name},
-                       {"changed", changed[i]},
-                       {"elements", inventory[i].units()}});
+    tensors.push_back(
+        {{"name", inventory[i].name}, {"changed", changed[i]}, {"elements", inventory[i].units()}});
     if (changed[i] == 0) continue;
     text += "  " + inventory[i].name + ": " + std::to_string(changed[i]) + " of " +
             std::to_string(inventory[i].units()) + "\n";
@@ -88,7 +87,8 @@ Status Inspect(App& app, const std::string& path, const std::string& model) {
   const std::unique_ptr<os::File> file = WC_TRY(fs.OpenFile(path, os::Open::kRead));
   const int64_t size = WC_TRY(file->Size());
   if (size < delta::kPartTrailerBytes) {
-    return Error{Code::kInvalidData, path + ": too short for a part: " + std::to_string(size) + " bytes"};
+    return Error{Code::kInvalidData,
+                 path + ": too short for a part: " + std::to_string(size) + " bytes"};
   }
   Bytes trailer(static_cast<size_t>(delta::kPartTrailerBytes));
   WC_TRY(file->Read(size - delta::kPartTrailerBytes, trailer));
@@ -96,8 +96,7 @@ Status Inspect(App& app, const std::string& path, const std::string& model) {
   Bytes footer(static_cast<size_t>(seal.footer_bytes));
   WC_TRY(file->Read(size - seal.footer_bytes, footer));
   seal.footer_sha256 = Sha256::Of(footer);
-  const delta::PartIndex index =
-      WC_TRY(delta::ParsePartFooter(footer, seal, inventory).With(path));
+  const delta::PartIndex index = WC_TRY(delta::ParsePartFooter(footer, seal, inventory).With(path));
 
   const delta::PartIdentity& id = index.identity;
   Json chunks = Json::array();
@@ -116,9 +115,10 @@ Status Inspect(App& app, const std::string& path, const std::string& model) {
                       {"payload_bytes", chunk.payload_bytes},
                       {"offset", chunk.offset},
                       {"sha256", chunk.sha256.hex()}});
-    text += "  " + name + " " + tensor::BoxText(chunk.box) + ": " + MethodName(chunk.method) + ", " +
-            std::to_string(chunk.changed_units) + " of " + std::to_string(chunk.box.units()) +
-            " changed, " + std::to_string(chunk.payload_bytes) + " bytes\n";
+    text += "  " + name + " " + tensor::BoxText(chunk.box) + ": " + MethodName(chunk.method) +
+            ", " + std::to_string(chunk.changed_units) + " of " +
+            std::to_string(chunk.box.units()) + " changed, " + std::to_string(chunk.payload_bytes) +
+            " bytes\n";
   }
   app.Emit({{"kind", id.kind == delta::PartKind::kFull ? "full" : "delta"},
             {"run", id.run.hex()},
@@ -152,8 +152,9 @@ std::vector<Command> DiffCommands() {
        [](Flags& f) {
          auto v = std::make_shared<std::pair<std::string, std::string>>();
          f.Argument("PART_FILE", &v->first, "an object of a version")
-             .Text("--model", &v->second,
-                   "a checkpoint directory with the run's tensors, where version.json is not beside");
+             .Text(
+                 "--model", &v->second,
+                 "a checkpoint directory with the run's tensors, where version.json is not beside");
          return [v](App& app) { return Inspect(app, v->first, v->second); };
        }},
   };

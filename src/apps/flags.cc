@@ -41,7 +41,9 @@ Flags& Flags::Texts(const std::string& name, std::vector<std::string>* values,
 
 Flags& Flags::Choice(const std::string& name, std::string* value,
                      const std::vector<std::string>& of, const std::string& help) {
-  WithEnvironment(app_.add_option(name, *value, help), name)->check(CLI::IsMember(of))->capture_default_str();
+  WithEnvironment(app_.add_option(name, *value, help), name)
+      ->check(CLI::IsMember(of))
+      ->capture_default_str();
   return *this;
 }
 

@@ -1,7 +1,8 @@
 // The flags of one subcommand. CLI11 stays behind this header (flags.cc).
 //
-// Every flag "--full-every" may also be set by the environment variable WEIGHTCAST_FULL_EVERY and by
-// the same name in the file of --config-file (TOML); flags win over environment, environment over file.
+// Every flag "--full-every" may also be set by the environment variable WEIGHTCAST_FULL_EVERY and
+// by the same name in the file of --config-file (TOML); flags win over environment, environment
+// over file.
 #pragma once
 
 #include <cstdint>

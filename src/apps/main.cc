@@ -17,15 +17,18 @@ namespace weightcast::apps {
 namespace {
 
 constexpr const char* kAbout =
-    "Weightcast moves policy weights from an RL trainer to its inference engines: right, fast, never "
+    "Weightcast moves policy weights from an RL trainer to its inference engines: right, fast, "
+    "never "
     "half-way.\n\n"
-    "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy --seed SEED_DIR MODEL_DIR\n"
+    "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy --seed SEED_DIR "
+    "MODEL_DIR\n"
     "  weightcast pull    --catalog sqlite:c.db --run policy --seed SEED_DIR IMAGE_DIR\n"
     "  weightcast verify  IMAGE_DIR\n\n"
     "Try `weightcast demo`, or `weightcast COMMAND --help`.";
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 a fault of ours, 2 usage, 3 data that does not verify, 4 conflict or illegal\n"
+    "Exit codes: 0 done, 1 a fault of ours, 2 usage, 3 data that does not verify, 4 conflict or "
+    "illegal\n"
     "state, 5 unavailable (the same call may work later).";
 
 std::vector<Command> AllCommands() {
@@ -63,7 +66,8 @@ int Main(int argc, char** argv) {
   parser.footer(kExitCodes);
   parser.require_subcommand(1);
   parser.set_version_flag("--version", "weightcast " WEIGHTCAST_VERSION);
-  parser.set_config("--config-file", "", "flags by name, in TOML; flags and environment win over it")
+  parser
+      .set_config("--config-file", "", "flags by name, in TOML; flags and environment win over it")
       ->envname("WEIGHTCAST_CONFIG_FILE");
 
   bool json = false;

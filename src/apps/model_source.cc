@@ -11,8 +11,8 @@ namespace weightcast::apps {
 namespace {
 
 // A plan over `inventory` without the carried tensors.
-Result<std::shared_ptr<const tensor::Inventory>> Without(
-    const tensor::Inventory& inventory, const std::vector<std::string>& carried) {
+Result<std::shared_ptr<const tensor::Inventory>> Without(const tensor::Inventory& inventory,
+                                                         const std::vector<std::string>& carried) {
   const std::set<std::string> names(carried.begin(), carried.end());
   std::vector<tensor::TensorSpec> kept;
   for (const tensor::TensorSpec& spec : inventory.tensors()) {
@@ -25,8 +25,7 @@ Result<std::shared_ptr<const tensor::Inventory>> Without(
 // What a rank's own shard says of the padded vocabulary; 0 if it holds none of it.
 Result<int64_t> VocabRowsOfRank(os::World& world, const bridge::ShardDir& dir, RankId rank) {
   const bridge::Family& family = *WC_TRY(bridge::FindFamily(dir.model));
-  const bridge::ShardFile file =
-      WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(rank)));
+  const bridge::ShardFile file = WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(rank)));
   return bridge::VocabRowsOf(family, dir.trainer, file.specs());
 }
 
@@ -57,8 +56,8 @@ Result<ModelSource> OpenHfSource(os::World& world, const std::string& path,
     return Error{Code::kConflict, path + ": other tensors than the run's: " +
                                       tensor::DifferenceText(*expected, found)};
   }
-  source.plan = std::make_shared<const layout::Plan>(
-      layout::IdentityPlan(source.directory->inventory()));
+  source.plan =
+      std::make_shared<const layout::Plan>(layout::IdentityPlan(source.directory->inventory()));
   return source;
 }
 
@@ -73,9 +72,8 @@ Result<ModelSource> OpenShardSource(os::World& world, const std::string& directo
   if (compile.vocab_rows == 0 && options.rank) {
     compile.vocab_rows = WC_TRY(VocabRowsOfRank(world, *source.shards, *options.rank));
   }
-  const bridge::CompiledPlan compiled =
-      WC_TRY(bridge::CompilePlan(source.shards->model, source.shards->trainer, compile)
-                 .With(directory));
+  const bridge::CompiledPlan compiled = WC_TRY(
+      bridge::CompilePlan(source.shards->model, source.shards->trainer, compile).With(directory));
   source.vocab_rows = compile.vocab_rows;
   source.plan = compiled.plan;
   source.carried = compiled.carried;
@@ -103,8 +101,7 @@ layout::ChunkList ChunksInRun(const tensor::Inventory& run, const layout::Plan& 
       layout::CutIntoChunks(*plan.inventory, plan.ranks[static_cast<size_t>(rank.value)]);
   // Both inventories are sorted by name: the order of the chunks stays.
   for (layout::Chunk& chunk : list.chunks) {
-    const int64_t index =
-        run.Find((*plan.inventory)[static_cast<size_t>(chunk.tensor)].name);
+    const int64_t index = run.Find((*plan.inventory)[static_cast<size_t>(chunk.tensor)].name);
     WC_CHECK(index >= 0);
     chunk.tensor = static_cast<int32_t>(index);
   }

@@ -24,12 +24,14 @@ class Process {
   };
   // Writes a line to its stdin.
   Status Tell(const std::string& line);
-  // One line of its stdout, without the newline. Errors: kDeadlineExceeded, kUnavailable (it ended).
+  // One line of its stdout, without the newline. Errors: kDeadlineExceeded, kUnavailable (it
+  // ended).
   Result<std::string> Hear(Duration timeout);
   // True while it runs; does not reap.
   bool running() const;
 
-  // Closes its stdin, reads stdout to its end and reaps. Errors: kDeadlineExceeded (the child is killed).
+  // Closes its stdin, reads stdout to its end and reaps. Errors: kDeadlineExceeded (the child is
+  // killed).
   Result<Exit> Wait(Duration timeout);
   void Kill();  // SIGKILL
   int pid() const { return pid_; }

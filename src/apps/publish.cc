@@ -44,14 +44,16 @@ struct PublishFlags {
 Error Usage(const std::string& what) { return {Code::kInvalidArgument, "publish: " + what}; }
 
 Status CheckFlags(const PublishFlags& f) {
-  if (!f.model.empty() && !f.shards.empty()) return Usage("expected MODEL_DIR or --shards, not both");
+  if (!f.model.empty() && !f.shards.empty())
+    return Usage("expected MODEL_DIR or --shards, not both");
   if (f.model.empty() && f.shards.empty() && f.seed.empty()) {
     return Usage("expected MODEL_DIR, --shards DIR or --seed HF_DIR");
   }
   if (f.rank && (f.shards.empty() || !f.number || !f.epoch)) {
     return Usage("--rank needs --shards, --number and --epoch, equal on all ranks");
   }
-  if (f.full_every < 0) return Usage("--full-every " + std::to_string(f.full_every) + " is negative");
+  if (f.full_every < 0)
+    return Usage("--full-every " + std::to_string(f.full_every) + " is negative");
   if (f.number && *f.number < 1) {
     return Usage("--number " + std::to_string(*f.number) +
                  ": publishing starts at 1; version 0 is the seed");
@@ -211,7 +213,8 @@ class Publish {
 
   Status Fork() {
     const size_t at = flags_.fork.find('@');
-    if (at == std::string::npos) return Usage("--fork " + Quoted(flags_.fork) + ": expected RUN@VERSION");
+    if (at == std::string::npos)
+      return Usage("--fork " + Quoted(flags_.fork) + ": expected RUN@VERSION");
     const catalog::Run origin = WC_TRY(catalog_->FindRun(flags_.fork.substr(0, at)));
     const catalog::Version version =
         WC_TRY(catalog_->FindVersion(origin.uid, flags_.fork.substr(at + 1)));
@@ -284,8 +287,9 @@ class Publish {
     }
     const layout::RankPlan& own = source_.plan->ranks[static_cast<size_t>(rank.value)];
     if (own.slices.empty()) {
-      app_.Emit({{"rank", rank.value}, {"state", "nothing to publish"}},
-                "rank " + std::to_string(rank.value) + " owns nothing and has nothing to publish\n");
+      app_.Emit(
+          {{"rank", rank.value}, {"state", "nothing to publish"}},
+          "rank " + std::to_string(rank.value) + " owns nothing and has nothing to publish\n");
       return Ok();
     }
     Result<trainer::ShardSet> shards = source_.OpenShards(app_.world(), rank);
@@ -296,8 +300,8 @@ class Publish {
     const layout::ChunkList chunks = ChunksInRun(*run_->inventory, *source_.plan, rank);
     const PlanHash plan = source_.plan->Hash();
     const std::string directory =
-        (flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline) + "/" + plan.brief() +
-        "-r" + std::to_string(rank.value);
+        (flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline) + "/" +
+        plan.brief() + "-r" + std::to_string(rank.value);
     const std::string identity =
         run_->uid.hex() + " " + plan.hex() + " " + std::to_string(rank.value);
     trainer::Baseline baseline =
@@ -306,24 +310,39 @@ class Publish {
     trainer::PublisherOptions options{.threads = static_cast<int>(flags_.threads)};
     if (seed_) options.seed = &*seed_;
     const trainer::PublishReport report = WC_TRY(trainer::PublishRank(
-        app_.world(), *catalog_, *store_, [&](const std::string& url) { return app_.OpenStore(url); },
-        *run_, *source_.plan, rank, *shards, baseline, chunks, request, options));
+        app_.world(), *catalog_, *store_,
+        [&](const std::string& url) { return app_.OpenStore(url); }, *run_, *source_.plan, rank,
+        *shards, baseline, chunks, request, options));
     app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
     return Ok();
   }
 
   std::vector<std::string> RankCommand(int32_t rank) const {
-    std::vector<std::string> argv = {
-        app_.self(),      "publish",      "--json",
-        "--catalog",      flags_.catalog, "--store",
-        flags_.store,     "--run",        flags_.run,
-        "--shards",       flags_.shards,  "--rank",
-        std::to_string(rank), "--number", std::to_string(number_),
-        "--epoch",        std::to_string(epoch_.value),
-        "--threads",      std::to_string(flags_.threads),
-        "--staging-timeout", std::to_string(flags_.staging_timeout),
-        "--vocab-rows",   std::to_string(source_.vocab_rows),
-        "--wait",         std::to_string(flags_.wait.value_or(600))};
+    std::vector<std::string> argv = {app_.self(),
+                                     "publish",
+                                     "--json",
+                                     "--catalog",
+                                     flags_.catalog,
+                                     "--store",
+                                     flags_.store,
+                                     "--run",
+                                     flags_.run,
+                                     "--shards",
+                                     flags_.shards,
+                                     "--rank",
+                                     std::to_string(rank),
+                                     "--number",
+                                     std::to_string(number_),
+                                     "--epoch",
+                                     std::to_string(epoch_.value),
+                                     "--threads",
+                                     std::to_string(flags_.threads),
+                                     "--staging-timeout",
+                                     std::to_string(flags_.staging_timeout),
+                                     "--vocab-rows",
+                                     std::to_string(source_.vocab_rows),
+                                     "--wait",
+                                     std::to_string(flags_.wait.value_or(600))};
     const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
                                                                 {"--seed", &flags_.seed},
                                                                 {"--baseline", &flags_.baseline},
@@ -372,7 +391,8 @@ class Publish {
       if (counted.ok()) continue;
       FailAttempt(counted.error().message);
       // The others learn of it and end with a conflict; the cause has the lower exit code.
-      if (!failed || ExitCode(counted.error().code) < ExitCode(failed->code)) failed = counted.error();
+      if (!failed || ExitCode(counted.error().code) < ExitCode(failed->code))
+        failed = counted.error();
       if (!patience) patience.emplace(app_.world().clock, kPatienceAfterFailure);
     }
     if (failed) return *failed;
@@ -388,8 +408,8 @@ class Publish {
     const std::string who = "rank " + std::to_string(rank);
     const Result<Json> document = ParseJson(exit.out);
     if (exit.code != 0) {
-      for (const Code code : {Code::kInvalidArgument, Code::kDataLoss, Code::kConflict,
-                              Code::kUnavailable}) {
+      for (const Code code :
+           {Code::kInvalidArgument, Code::kDataLoss, Code::kConflict, Code::kUnavailable}) {
         if (ExitCode(code) != exit.code || !document.ok()) continue;
         const Json error = document->value("error", Json::object());
         return Error{code, who + ": " + error.value("message", "failed")};
@@ -423,45 +443,50 @@ class Publish {
 }  // namespace
 
 std::vector<Command> PublishCommands() {
-  return {{"publish", "publish weights as the next version of a run",
-           "  # register the seed checkpoint as version 0 (moves no weight bytes)\n"
-           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy --seed SEED_DIR\n"
-           "  # a Hugging Face directory becomes the next version\n"
-           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy MODEL_DIR\n"
-           "  # all Megatron ranks of a directory, one process each, a full version every 10\n"
-           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy "
-           "--shards SHARDS --full-every 10\n"
-           "  # one rank of a trainer job\n"
-           "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy "
-           "--shards SHARDS --rank 3 --number 41 --epoch 2 --wait 60\n",
-           [](Flags& f) {
-             auto v = std::make_shared<PublishFlags>();
-             f.RequiredText("--catalog", &v->catalog, "sqlite:PATH")
-                 .RequiredText("--store", &v->store, "file:PATH, where bytes go")
-                 .RequiredText("--run", &v->run, "name of the run; made if missing")
-                 .OptionalArgument("MODEL_DIR", &v->model, "a Hugging Face directory")
-                 .Text("--shards", &v->shards, "Megatron ranks: topology.json, rankN.json, rankN.safetensors")
-                 .Text("--config", &v->config, "model config; default SHARDS/../hf_source/config.json")
-                 .Int("--rank", &v->rank, "publish one rank's part and return")
-                 .Int("--number", &v->number, "version number; default the latest + 1")
-                 .Int("--epoch", &v->epoch, "the current one joins, a higher one opens and fences")
-                 .Text("--step", &v->step, "step token, equal on all ranks; default the number")
-                 .Text("--seed", &v->seed, "the seed checkpoint; registers version 0 if missing")
-                 .Bool("--full", &v->full, "write a full version")
-                 .Int("--full-every", &v->full_every, "a full version when number mod N = 0; 0: never")
-                 .Int("--wait", &v->wait, "seconds to wait for READY")
-                 .Text("--baseline", &v->baseline, "where baselines are kept; default under XDG_STATE_HOME")
-                 .Texts("--carry", &v->carry, "pattern of seed tensors that the trainer does not hold")
-                 .Texts("--label", &v->labels, "k=v, kept with the version")
-                 .Choice("--mode", &v->mode, {"bridge"}, "how Megatron names become Hugging Face names")
-                 .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
-                 .Int("--vocab-rows", &v->vocab_rows,
-                      "rows of the padded embedding, where neither topology nor own shard tells; 0: told")
-                 .Int("--threads", &v->threads, "0: all CPUs")
-                 .Int("--staging-timeout", &v->staging_timeout,
-                      "seconds after which an unfinished attempt is FAILED");
-             return [v](App& app) { return Publish(app, *v).Run(); };
-           }}};
+  return {
+      {"publish", "publish weights as the next version of a run",
+       "  # register the seed checkpoint as version 0 (moves no weight bytes)\n"
+       "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy --seed "
+       "SEED_DIR\n"
+       "  # a Hugging Face directory becomes the next version\n"
+       "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy MODEL_DIR\n"
+       "  # all Megatron ranks of a directory, one process each, a full version every 10\n"
+       "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy "
+       "--shards SHARDS --full-every 10\n"
+       "  # one rank of a trainer job\n"
+       "  weightcast publish --catalog sqlite:c.db --store file:bytes --run policy "
+       "--shards SHARDS --rank 3 --number 41 --epoch 2 --wait 60\n",
+       [](Flags& f) {
+         auto v = std::make_shared<PublishFlags>();
+         f.RequiredText("--catalog", &v->catalog, "sqlite:PATH")
+             .RequiredText("--store", &v->store, "file:PATH, where bytes go")
+             .RequiredText("--run", &v->run, "name of the run; made if missing")
+             .OptionalArgument("MODEL_DIR", &v->model, "a Hugging Face directory")
+             .Text("--shards", &v->shards,
+                   "Megatron ranks: topology.json, rankN.json, rankN.safetensors")
+             .Text("--config", &v->config, "model config; default SHARDS/../hf_source/config.json")
+             .Int("--rank", &v->rank, "publish one rank's part and return")
+             .Int("--number", &v->number, "version number; default the latest + 1")
+             .Int("--epoch", &v->epoch, "the current one joins, a higher one opens and fences")
+             .Text("--step", &v->step, "step token, equal on all ranks; default the number")
+             .Text("--seed", &v->seed, "the seed checkpoint; registers version 0 if missing")
+             .Bool("--full", &v->full, "write a full version")
+             .Int("--full-every", &v->full_every, "a full version when number mod N = 0; 0: never")
+             .Int("--wait", &v->wait, "seconds to wait for READY")
+             .Text("--baseline", &v->baseline,
+                   "where baselines are kept; default under XDG_STATE_HOME")
+             .Texts("--carry", &v->carry, "pattern of seed tensors that the trainer does not hold")
+             .Texts("--label", &v->labels, "k=v, kept with the version")
+             .Choice("--mode", &v->mode, {"bridge"}, "how Megatron names become Hugging Face names")
+             .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
+             .Int("--vocab-rows", &v->vocab_rows,
+                  "rows of the padded embedding, where neither topology nor own shard tells; 0: "
+                  "told")
+             .Int("--threads", &v->threads, "0: all CPUs")
+             .Int("--staging-timeout", &v->staging_timeout,
+                  "seconds after which an unfinished attempt is FAILED");
+         return [v](App& app) { return Publish(app, *v).Run(); };
+       }}};
 }
 
 }  // namespace weightcast::apps

@@ -69,7 +69,8 @@ std::string ToText(const agent::PullReport& report, const std::string& run_name,
 
 Status Pull(App& app, const PullFlags& flags) {
   if (flags.from.empty() == flags.catalog.empty()) {
-    return Error{Code::kInvalidArgument, "pull: expected either --catalog with --run, or --from URL"};
+    return Error{Code::kInvalidArgument,
+                 "pull: expected either --catalog with --run, or --from URL"};
   }
   if (!flags.catalog.empty() && flags.run.empty()) {
     return Error{Code::kInvalidArgument, "pull: --catalog needs --run"};
@@ -91,7 +92,9 @@ Status Pull(App& app, const PullFlags& flags) {
   options.hold_timeout = seconds(flags.hold_seconds);
   agent::Agent agent(
       app.world(),
-      [&](const std::string& url) { return app.OpenStore(flags.store.empty() ? url : flags.store); },
+      [&](const std::string& url) {
+        return app.OpenStore(flags.store.empty() ? url : flags.store);
+      },
       options);
   const agent::PullReport report =
       WC_TRY(agent.Pull(*source, flags.image, flags.seed,
@@ -117,18 +120,13 @@ Status Verify(App& app, const VerifyFlags& flags) {
     expected = WC_TRY(catalog->GetDigests(hold.manifest().version)
                           .With("the version that " + flags.image + " claims"));
   }
-  const agent::VerifyReport report =
-      WC_TRY(agent::VerifyImage(app.world(), flags.image, static_cast<int>(flags.threads),
-                                expected ? &*expected : nullptr, [&](int64_t done) {
-                                  app.Progress("verify", done, done);
-                                }));
+  const agent::VerifyReport report = WC_TRY(agent::VerifyImage(
+      app.world(), flags.image, static_cast<int>(flags.threads), expected ? &*expected : nullptr,
+      [&](int64_t done) { app.Progress("verify", done, done); }));
   Json bad = report.tensors_bad;
-  const Json document = {{"root", report.root.hex()},
-                         {"claimed", report.claimed.hex()},
-                         {"verified", report.verified},
-                         {"bytes", report.bytes},
-                         {"tensors_bad", bad},
-                         {"side_files_bad", report.side_files_bad},
+  const Json document = {{"root", report.root.hex()},   {"claimed", report.claimed.hex()},
+                         {"verified", report.verified}, {"bytes", report.bytes},
+                         {"tensors_bad", bad},          {"side_files_bad", report.side_files_bad},
                          {"seconds", report.seconds}};
   if (report.verified) {
     app.Emit(document, flags.image + ": verified, " + BytesText(report.bytes) + " at root " +
@@ -158,11 +156,13 @@ std::vector<Command> PullCommands() {
              .Text("--version", &v->version, "number, uid, alias or latest; may be an older one")
              .Text("--from", &v->from, "a version.json in a store, instead of a catalog")
              .Text("--seed", &v->seed, "the seed checkpoint, where a chain begins at version 0")
-             .Text("--store", &v->store, "where bytes lie now, instead of the URL that versions remember")
+             .Text("--store", &v->store,
+                   "where bytes lie now, instead of the URL that versions remember")
              .Choice("--durability", &v->durability, {"process", "host"},
                      "what an update survives: the death of any process, or of the host too")
              .Int("--threads", &v->threads, "0: all CPUs")
-             .Int("--journal-mib", &v->journal_mib, "largest journal; checked before anything is applied")
+             .Int("--journal-mib", &v->journal_mib,
+                  "largest journal; checked before anything is applied")
              .Int("--hold-seconds", &v->hold_seconds, "how long to wait for readers of the image")
              .Argument("IMAGE_DIR", &v->image, "made if missing");
          return [v](App& app) { return Pull(app, *v); };

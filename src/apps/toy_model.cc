@@ -73,8 +73,7 @@ Status WriteWeights(os::World& world, const std::vector<TensorSpec>& specs, cons
   tensor::SafetensorsHeader header;
   const Bytes head = WC_TRY(tensor::MakeSafetensorsHeader(specs, {{"format", "pt"}}, &header));
   const std::string temporary = path + ".tmp";
-  const std::unique_ptr<os::File> file =
-      WC_TRY(world.fs.OpenFile(temporary, os::Open::kCreate));
+  const std::unique_ptr<os::File> file = WC_TRY(world.fs.OpenFile(temporary, os::Open::kCreate));
   WC_TRY(file->Allocate(header.file_bytes));
   WC_TRY(file->Write(0, head));
   WC_TRY(ParallelFor(header.tensors.size(), 0, [&](size_t i, int) -> Status {
@@ -107,8 +106,7 @@ Status StepToyModel(os::World& world, const std::string& like, int steps, float 
   const tensor::MappedWeights weights =
       WC_TRY(tensor::MappedWeights::Map(world.fs, source, /*writable=*/false));
   WC_TRY(world.fs.MakeDirectories(directory));
-  const Bytes config =
-      WC_TRY(world.fs.ReadAll(os::JoinPath(like, "config.json"), kMiB));
+  const Bytes config = WC_TRY(world.fs.ReadAll(os::JoinPath(like, "config.json"), kMiB));
   WC_TRY(world.fs.WriteAtomically(os::JoinPath(directory, "config.json"), config, false));
   return WriteWeights(
       world, source.inventory()->tensors(), os::JoinPath(directory, tensor::kSingleWeightFile),
@@ -116,8 +114,8 @@ Status StepToyModel(os::World& world, const std::string& like, int steps, float 
         const auto index = static_cast<size_t>(source.inventory()->Find(spec.name));
         std::vector<uint16_t> start(static_cast<size_t>(spec.units()));
         std::memcpy(start.data(), weights.tensor(index).data(), 2 * start.size());
-        delta::AdamSim optimizer(
-            {.seed = SeedOf(seed, spec.name), .learning_rate = learning_rate}, start);
+        delta::AdamSim optimizer({.seed = SeedOf(seed, spec.name), .learning_rate = learning_rate},
+                                 start);
         for (int step = 0; step < steps; ++step) optimizer.Step();
         return optimizer.weights();
       });
@@ -137,7 +135,8 @@ Result<ToyRank> ToyRank::Load(os::World& world, const layout::Plan& plan,
   for (const layout::Param& param : own.params) {
     const TensorSpec spec{param.key, param.dtype, param.shape};
     std::vector<uint16_t> shard(static_cast<size_t>(spec.units()));
-    // Slices of this parameter are listed at their owner; a replica is filled from the owner's list.
+    // Slices of this parameter are listed at their owner; a replica is filled from the owner's
+    // list.
     std::vector<int32_t> owners;
     for (int32_t other = 0; other < topology.world; ++other) {
       const layout::Coordinates there = topology.At(other);
@@ -154,8 +153,8 @@ Result<ToyRank> ToyRank::Load(os::World& world, const layout::Plan& plan,
     const layout::RankPlan& peer = plan.ranks[static_cast<size_t>(from)];
     for (const layout::Slice& slice : peer.slices) {
       if (peer.params[static_cast<size_t>(slice.param)].key != param.key) continue;
-      const auto index = static_cast<size_t>(source.inventory()->Find(
-          (*plan.inventory)[static_cast<size_t>(slice.tensor)].name));
+      const auto index = static_cast<size_t>(
+          source.inventory()->Find((*plan.inventory)[static_cast<size_t>(slice.tensor)].name));
       const ByteSpan canonical = weights.tensor(index);
       const int64_t cols = (*plan.inventory)[static_cast<size_t>(slice.tensor)].matrix().cols;
       for (int64_t i = 0; i < slice.box.rows; ++i) {
@@ -197,14 +196,11 @@ Status WriteTopology(os::World& world, const layout::Topology& topology,
   layout::Topology t = topology;
   t.etp = t.tp;  // Megatron's default
   WC_TRY(world.fs.MakeDirectories(directory));
-  const Json config = {{"tensor_model_parallel_size", t.tp},
-                       {"pipeline_model_parallel_size", t.pp},
-                       {"expert_model_parallel_size", t.ep},
-                       {"expert_tensor_parallel_size", t.etp},
-                       {"context_parallel_size", t.cp},
-                       {"num_layers", t.num_layers},
-                       {"params_dtype", "torch.bfloat16"},
-                       {"transformer_impl", "transformer_engine"}};
+  const Json config = {
+      {"tensor_model_parallel_size", t.tp}, {"pipeline_model_parallel_size", t.pp},
+      {"expert_model_parallel_size", t.ep}, {"expert_tensor_parallel_size", t.etp},
+      {"context_parallel_size", t.cp},      {"num_layers", t.num_layers},
+      {"params_dtype", "torch.bfloat16"},   {"transformer_impl", "transformer_engine"}};
   WC_TRY(WriteText(world, os::JoinPath(directory, "topology.json"),
                    {{"world", t.world}, {"config", config}}));
   for (int32_t rank = 0; rank < t.world; ++rank) {

@@ -34,7 +34,8 @@ struct ToyDims {
 };
 
 // Writes `directory` with config.json and one weight file of random weights.
-Status MakeToyModel(os::World& world, const ToyDims& dims, uint64_t seed, const std::string& directory);
+Status MakeToyModel(os::World& world, const ToyDims& dims, uint64_t seed,
+                    const std::string& directory);
 
 // Writes a checkpoint directory with the same tensors as `like`, moved by `steps` AdamW steps.
 Status StepToyModel(os::World& world, const std::string& like, int steps, float learning_rate,
@@ -59,6 +60,7 @@ class ToyRank {
 };
 
 // Writes topology.json and rank<K>.json of a layout, as `--shards DIR` expects them.
-Status WriteTopology(os::World& world, const layout::Topology& topology, const std::string& directory);
+Status WriteTopology(os::World& world, const layout::Topology& topology,
+                     const std::string& directory);
 
 }  // namespace weightcast::apps

@@ -26,7 +26,8 @@ std::string Hex(ByteSpan bytes) {
 Status ParseHex(std::string_view text, MutableByteSpan out) {
   if (text.size() != 2 * out.size()) {
     return Error{Code::kInvalidData, "expected " + std::to_string(2 * out.size()) +
-                                         " hexadecimal digits, found " + std::to_string(text.size())};
+                                         " hexadecimal digits, found " +
+                                         std::to_string(text.size())};
   }
   for (size_t i = 0; i < out.size(); ++i) {
     const int high = HexDigit(text[2 * i]);

@@ -98,7 +98,8 @@ class ByteReader {
     at_ += n;
     return bytes;
   }
-  // A varint of more than 64 bits is an overrun. Non-minimal encodings are refused: one value, one form.
+  // A varint of more than 64 bits is an overrun. Non-minimal encodings are refused: one value, one
+  // form.
   uint64_t GetVarint() {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {

@@ -39,9 +39,9 @@ struct FixedId {
 using VersionUid = FixedId<struct VersionUidTag, 16>;  // one attempt at a version; random
 using RunUid = FixedId<struct RunUidTag, 16>;          // one trainer lineage; random
 using LeaseId = FixedId<struct LeaseIdTag, 16>;
-using Root = FixedId<struct RootTag, 32>;              // identity of a version's content: docs/formats/root.md
+using Root = FixedId<struct RootTag, 32>;  // identity of a version's content: docs/formats/root.md
 using LayoutSignature = FixedId<struct LayoutSignatureTag, 32>;  // digest of an inventory
-using PlanHash = FixedId<struct PlanHashTag, 32>;      // one model in one parallel layout
+using PlanHash = FixedId<struct PlanHashTag, 32>;                // one model in one parallel layout
 using Sha256Digest = FixedId<struct Sha256Tag, 32>;
 
 struct RankId {

@@ -13,8 +13,8 @@ struct CodeRow {
 
 // Indexed by Code.
 constexpr CodeRow kCodes[] = {
-    {"internal", 1},    {"invalid-argument", 2}, {"data-loss", 3},         {"invalid-data", 3},
-    {"conflict", 4},    {"already-exists", 4},   {"not-found", 4},         {"aborted", 4},
+    {"internal", 1},    {"invalid-argument", 2},  {"data-loss", 3},          {"invalid-data", 3},
+    {"conflict", 4},    {"already-exists", 4},    {"not-found", 4},          {"aborted", 4},
     {"unavailable", 5}, {"deadline-exceeded", 5}, {"resource-exhausted", 5},
 };
 

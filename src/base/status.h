@@ -16,11 +16,11 @@
 namespace weightcast {
 
 enum class Code : uint8_t {
-  kInternal,           // a fault of ours
-  kInvalidArgument,    // the call is wrong: fix the call
-  kDataLoss,           // data does not verify: fence, never retry in place
-  kInvalidData,        // data that does not fit: malformed, unknown, missing, doubly covered, wrong shape
-  kConflict,           // illegal state: wrong base, run or epoch; number not above the latest; held
+  kInternal,         // a fault of ours
+  kInvalidArgument,  // the call is wrong: fix the call
+  kDataLoss,         // data does not verify: fence, never retry in place
+  kInvalidData,  // data that does not fit: malformed, unknown, missing, doubly covered, wrong shape
+  kConflict,     // illegal state: wrong base, run or epoch; number not above the latest; held
   kAlreadyExists,      // create-only found something there
   kNotFound,           // no such object, version, run
   kAborted,            // lost a race: read again, then decide
@@ -47,8 +47,9 @@ struct Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : rep_(std::move(value)) {}                     // NOLINT(google-explicit-constructor)
-  Result(Error error) : rep_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : rep_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : rep_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return rep_.has_value(); }
   const Error& error() const { return rep_.error(); }
@@ -73,7 +74,8 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : rep_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : rep_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return rep_.has_value(); }
   const Error& error() const { return rep_.error(); }
@@ -97,18 +99,19 @@ inline Status Ok() { return {}; }
 // nested: each use names its variable anew.
 #define WC_TRY(expression) WC_TRY_COUNTED(expression, __COUNTER__)
 #define WC_TRY_COUNTED(expression, n) WC_TRY_NAMED(expression, n)
-#define WC_TRY_NAMED(expression, n)                                                        \
-  __extension__({                                                                          \
-    auto wc_result_##n = (expression);                                                     \
-    if (!wc_result_##n.ok()) [[unlikely]] return std::move(wc_result_##n).error();         \
-    std::move(wc_result_##n).value();                                                      \
+#define WC_TRY_NAMED(expression, n)            \
+  __extension__({                              \
+    auto wc_result_##n = (expression);         \
+    if (!wc_result_##n.ok()) [[unlikely]]      \
+      return std::move(wc_result_##n).error(); \
+    std::move(wc_result_##n).value();          \
   })
 
 // What only a bug can make false. On in every build.
-#define WC_CHECK(condition)                                           \
-  do {                                                                \
-    if (!(condition)) [[unlikely]]                                    \
-      ::weightcast::CheckFailed(__FILE__, __LINE__, #condition);      \
+#define WC_CHECK(condition)                                      \
+  do {                                                           \
+    if (!(condition)) [[unlikely]]                               \
+      ::weightcast::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)
 
 }  // namespace weightcast

@@ -19,7 +19,8 @@ std::string Quoted(std::string_view text) {
   for (const char c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\') {
       char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      std::snprintf(escaped, sizeof escaped, "\\x%02x",
+                    static_cast<unsigned>(static_cast<unsigned char>(c)));
       out += escaped;
     } else {
       out += c;

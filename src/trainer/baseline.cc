@@ -41,8 +41,7 @@ Result<Baseline> Baseline::Open(os::World& world, const std::string& directory,
                                 const std::string& identity, const layout::ChunkList& chunks) {
   Baseline baseline(world, directory, identity);
   WC_TRY(world.fs.MakeDirectories(directory));
-  baseline.lock_ =
-      WC_TRY(world.fs.OpenFile(os::JoinPath(directory, "lock"), os::Open::kCreate));
+  baseline.lock_ = WC_TRY(world.fs.OpenFile(os::JoinPath(directory, "lock"), os::Open::kCreate));
   if (!baseline.lock_->LockFor(os::Lock::kExclusive, Duration::zero()).ok()) {
     return Error{Code::kUnavailable, "baseline " + directory + " is in use by another publisher"};
   }
@@ -52,20 +51,21 @@ Result<Baseline> Baseline::Open(os::World& world, const std::string& directory,
     const Bytes text =
         WC_TRY(world.fs.ReadAll(os::JoinPath(directory, "state.json"), kStateBytesMax));
     const Json state = WC_TRY(ParseJson(AsText(text)));
-    const bool usable = WC_TRY(JsonInt(state, "format")) == kStateFormat &&
-                        WC_TRY(JsonString(state, "identity")) == identity &&
-                        // The bytes are not synced: after a restart of the host they are not trusted.
-                        WC_TRY(JsonString(state, "boot_id")) == world.boot_id;
+    const bool usable =
+        WC_TRY(JsonInt(state, "format")) == kStateFormat &&
+        WC_TRY(JsonString(state, "identity")) == identity &&
+        // The bytes are not synced: after a restart of the host they are not trusted.
+        WC_TRY(JsonString(state, "boot_id")) == world.boot_id;
     if (!usable) return Ok();
     const auto version = WC_TRY(IdField<VersionUid>(state, "version"));
     const auto partials = WC_TRY(IdField<Sha256Digest>(state, "partials"));
     if (state.contains("pending")) {
       const Json& pending = state["pending"];
-      baseline.pending_ = PendingPart{
-          WC_TRY(IdField<VersionUid>(pending, "version")),
-          {WC_TRY(JsonInt(pending, "bytes")), WC_TRY(JsonInt(pending, "footer_bytes")),
-           WC_TRY(IdField<Sha256Digest>(pending, "footer_sha256"))},
-          WC_TRY(IdField<Sha256Digest>(pending, "partials"))};
+      baseline.pending_ =
+          PendingPart{WC_TRY(IdField<VersionUid>(pending, "version")),
+                      {WC_TRY(JsonInt(pending, "bytes")), WC_TRY(JsonInt(pending, "footer_bytes")),
+                       WC_TRY(IdField<Sha256Digest>(pending, "footer_sha256"))},
+                      WC_TRY(IdField<Sha256Digest>(pending, "partials"))};
     }
     baseline.version_ = version;
     baseline.partials_ = partials;
@@ -155,8 +155,8 @@ Status Baseline::Advance(const tensor::Inventory& inventory, const layout::Chunk
   Bytes next;
   size_t own = 0;
   for (const delta::PartChunk& part : index.chunks) {
-    while (own < chunks.chunks.size() && (chunks.chunks[own].tensor != part.tensor ||
-                                          chunks.chunks[own].box != part.box)) {
+    while (own < chunks.chunks.size() &&
+           (chunks.chunks[own].tensor != part.tensor || chunks.chunks[own].box != part.box)) {
       ++own;
     }
     if (own == chunks.chunks.size()) {
@@ -174,8 +174,8 @@ Status Baseline::Advance(const tensor::Inventory& inventory, const layout::Chunk
     payload.resize(static_cast<size_t>(part.payload_bytes));
     next.resize(static_cast<size_t>(bytes));
     WC_TRY(kept->Read(part.offset, payload));
-    WC_TRY(delta::DecodeVerified(spec, part, payload, part.without_base ? ByteSpan() : base, scratch,
-                                 next)
+    WC_TRY(delta::DecodeVerified(spec, part, payload, part.without_base ? ByteSpan() : base,
+                                 scratch, next)
                .With(kept_path()));
     Write(chunks.chunks[own].at, next);
   }

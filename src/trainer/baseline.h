@@ -1,6 +1,6 @@
-// The baseline: the last published bytes of what one rank owns, packed as the plan's chunk list says.
-// A cache with proof: it says which version it is at, and each use digests what it reads, so a torn
-// or stale baseline is found and rebuilt, never believed.
+// The baseline: the last published bytes of what one rank owns, packed as the plan's chunk list
+// says. A cache with proof: it says which version it is at, and each use digests what it reads, so
+// a torn or stale baseline is found and rebuilt, never believed.
 //
 //   DIR/
 //     lock          held while in use
@@ -32,13 +32,14 @@ struct PendingPart {
   Sha256Digest partials;  // PartialsHash of what the bytes will be at
 };
 
-// One hash over what a rank's share of a version digests to: (tensor, units, digest) of each tensor.
+// One hash over what a rank's share of a version digests to: (tensor, units, digest) of each
+// tensor.
 Sha256Digest PartialsHash(std::span<const std::pair<int32_t, tensor::Partial>> partials);
 
 class Baseline {
  public:
-  // Opens or creates. `identity` (run, plan, rank) must equal what the directory was made for: else it
-  // starts empty. Errors: kUnavailable if another process uses it, kResourceExhausted (disk).
+  // Opens or creates. `identity` (run, plan, rank) must equal what the directory was made for: else
+  // it starts empty. Errors: kUnavailable if another process uses it, kResourceExhausted (disk).
   static Result<Baseline> Open(os::World& world, const std::string& directory,
                                const std::string& identity, const layout::ChunkList& chunks);
 
@@ -57,8 +58,8 @@ class Baseline {
   // Remembers an announced part. After a crash it is still known.
   Status SetPending(const PendingPart& pending);
   Status DropPending();
-  // The pending version is READY: applies the kept part, proving every chunk before and after; chunks
-  // that are already at the new state are left alone, so it may be repeated after any death.
+  // The pending version is READY: applies the kept part, proving every chunk before and after;
+  // chunks that are already at the new state are left alone, so it may be repeated after any death.
   // Errors: kDataLoss if bytes or kept part do not verify: the caller rebuilds.
   Status Advance(const tensor::Inventory& inventory, const layout::ChunkList& chunks);
   // The bytes are being rewritten whole (rebuild): until SetVersion they are at no version.

@@ -60,14 +60,15 @@ class Pass {
 
     const SteadyTime start = world_.clock.Now();
     layout::GatherChunk(spec, chunk, job_.shards.params(), worker.next);
-    const ByteSpan base = job_.baseline != nullptr ? job_.baseline->chunk(chunk, bytes) : ByteSpan();
+    const ByteSpan base =
+        job_.baseline != nullptr ? job_.baseline->chunk(chunk, bytes) : ByteSpan();
     Encoded out;
     if (job_.baseline != nullptr) out.base = tensor::DigestBox(matrix, chunk.box, base);
     const SteadyTime mid = world_.clock.Now();
 
     if (job_.delta != nullptr) {
-      out.info = delta::EncodeChunk(spec.dtype, base, worker.next, worker.scratch,
-                                    &worker.delta_payload);
+      out.info =
+          delta::EncodeChunk(spec.dtype, base, worker.next, worker.scratch, &worker.delta_payload);
       out.next = NextDigest(matrix, chunk.box, base, worker, out);
       out.delta = Describe(chunk, out.info, base.empty(), out);
     }

@@ -90,7 +90,8 @@ class RankPublisher {
     const VersionUid uid = baseline_.pending()->version;
     const Result<catalog::Version> version = catalog_.GetVersion(uid);
     if (!version.ok()) {
-      if (version.error().code == Code::kNotFound) return baseline_.DropPending();  // a rebuilt catalog
+      if (version.error().code == Code::kNotFound)
+        return baseline_.DropPending();  // a rebuilt catalog
       return version.error();
     }
     switch (version->state) {
@@ -98,7 +99,7 @@ class RankPublisher {
         return Ok();
       case catalog::VersionState::kFailed:
         return version->failure.contains(catalog::kWrongBase) ? baseline_.BeginRebuild()
-                                                                 : baseline_.DropPending();
+                                                              : baseline_.DropPending();
       default:
         break;
     }
@@ -126,9 +127,10 @@ class RankPublisher {
     if (!std::ranges::equal(found, expected, [](const auto& a, const auto& b) {
           return a.first == b.first && a.second == b.second;
         })) {
-      return Error{Code::kConflict,
-                   what + ": rank " + std::to_string(rank_.value) +
-                       " announced other weights than those at hand; a new content needs a new number"};
+      return Error{
+          Code::kConflict,
+          what + ": rank " + std::to_string(rank_.value) +
+              " announced other weights than those at hand; a new content needs a new number"};
     }
     report_.stats = mine->stats;
     // Whoever made it READY may have died before this.
@@ -159,7 +161,8 @@ class RankPublisher {
                                            chunks_, options_.threads, &baseline_);
     report_.baseline_rebuilt = rebuilt.ok();
     if (rebuilt.ok()) return Ok();
-    if (rebuilt.error().code != Code::kUnavailable) return rebuilt.error().With("rebuilding the baseline");
+    if (rebuilt.error().code != Code::kUnavailable)
+      return rebuilt.error().With("rebuilding the baseline");
     Log(LogLevel::kWarning, "no baseline: this rank's chunks go raw",
         {{"why", rebuilt.error().message}});
     report_.raw = true;
@@ -187,8 +190,8 @@ class RankPublisher {
         .rank = rank_,
         .plan = plan_hash_,
         .layout = run_.inventory->signature()};
-    const std::string key = catalog::PartKey(run_.uid, version.uid, version.epoch, rank_,
-                                             PutId(world_), role);
+    const std::string key =
+        catalog::PartKey(run_.uid, version.uid, version.epoch, rank_, PutId(world_), role);
     return PartStream::Start(store_, role, key, identity, options_.spool_bytes_max, keep);
   }
 
@@ -297,8 +300,7 @@ class RankPublisher {
         packed.resize(static_cast<size_t>(box.units() * matrix.unit_bytes));
         layout::GatherBox(matrix, box, weights.tensor(static_cast<size_t>(tensor)), packed);
         payload.clear();
-        const delta::ChunkInfo info =
-            delta::EncodeChunk(spec.dtype, {}, packed, scratch, &payload);
+        const delta::ChunkInfo info = delta::EncodeChunk(spec.dtype, {}, packed, scratch, &payload);
         WC_TRY(stream->Add({.tensor = tensor,
                             .box = box,
                             .method = info.method,
@@ -313,7 +315,8 @@ class RankPublisher {
     return stream->Commit();
   }
 
-  // What no retry in this attempt can mend fails it for everybody, so that nobody waits for a deadline.
+  // What no retry in this attempt can mend fails it for everybody, so that nobody waits for a
+  // deadline.
   void FailIfHopeless(const Error& error) {
     if (error.code != Code::kInternal && error.code != Code::kInvalidData) return;
     const Status failed = catalog_.FailVersion(
@@ -364,8 +367,8 @@ Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,
   return put.error().With("version.json of version " + std::to_string(version.number));
 }
 
-Result<catalog::Version> WaitReady(os::World& world, catalog::Catalog& catalog, const VersionUid& uid,
-                                   Duration timeout) {
+Result<catalog::Version> WaitReady(os::World& world, catalog::Catalog& catalog,
+                                   const VersionUid& uid, Duration timeout) {
   const os::Deadline deadline(world.clock, timeout);
   for (;;) {
     const catalog::Version version = WC_TRY(catalog.GetVersion(uid));

@@ -1,5 +1,5 @@
-// One rank publishes its part of one version. Ranks work alone: they share a plan hash, an epoch and
-// the catalog, which counts parts; there is no collective.
+// One rank publishes its part of one version. Ranks work alone: they share a plan hash, an epoch
+// and the catalog, which counts parts; there is no collective.
 #pragma once
 
 #include <cstdint>
@@ -46,22 +46,25 @@ struct PublishReport {
   catalog::Version version;  // as last seen
   catalog::PublishStats stats;
   bool baseline_rebuilt = false;
-  bool raw = false;          // announced without a baseline
-  bool already = false;      // the number was READY, or this rank's announcement stood
-  double seconds_diff = 0;      // gather, base digest (sum over threads / threads)
-  double seconds_encode = 0;    // compare, encode, result digest (same)
-  double seconds_stall = 0;     // until the last byte was in the spool: the trainer stands still
-  double seconds_store = 0;     // from then until the objects were durable
+  bool raw = false;           // announced without a baseline
+  bool already = false;       // the number was READY, or this rank's announcement stood
+  double seconds_diff = 0;    // gather, base digest (sum over threads / threads)
+  double seconds_encode = 0;  // compare, encode, result digest (same)
+  double seconds_stall = 0;   // until the last byte was in the spool: the trainer stands still
+  double seconds_store = 0;   // from then until the objects were durable
   double seconds_announce = 0;
   double seconds_total = 0;
 };
 
-// Publishes rank `rank` of `plan`. The shards must not change meanwhile (the caller fences the step).
-//   `catalog`, `store`: shared by all ranks; `open_store` opens a store that an older version names.
+// Publishes rank `rank` of `plan`. The shards must not change meanwhile (the caller fences the
+// step).
+//   `catalog`, `store`: shared by all ranks; `open_store` opens a store that an older version
+//   names.
 // A failed call is retried without harm: nothing of it is visible until announced, objects have new
 // random keys, and the baseline advances only when the version is READY.
-// Errors: kConflict (fenced, other number, READY with other content), kUnavailable, kDeadlineExceeded
-// (not READY in time; the announcement stands), kDataLoss / kInvalidData (the version FAILED: why).
+// Errors: kConflict (fenced, other number, READY with other content), kUnavailable,
+// kDeadlineExceeded (not READY in time; the announcement stands), kDataLoss / kInvalidData (the
+// version FAILED: why).
 Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, store::Store& store,
                                   const OpenStore& open_store, const catalog::Run& run,
                                   const layout::Plan& plan, RankId rank, const ShardSet& shards,
@@ -69,12 +72,13 @@ Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, s
                                   const PublishRequest& request, const PublisherOptions& options);
 
 // Writes version.json, create-only; fine if it is there. Anyone may, once READY.
-Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store, const catalog::Version& version);
+Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,
+                        const catalog::Version& version);
 
 // Waits until the version is READY (or beyond), by polling. Errors: kDeadlineExceeded,
 // kDataLoss/kConflict if it FAILED.
-Result<catalog::Version> WaitReady(os::World& world, catalog::Catalog& catalog, const VersionUid& uid,
-                                   Duration timeout);
+Result<catalog::Version> WaitReady(os::World& world, catalog::Catalog& catalog,
+                                   const VersionUid& uid, Duration timeout);
 
 // Ranks of a plan that own something, ascending: those that must announce.
 std::vector<int32_t> Participants(const layout::Plan& plan);

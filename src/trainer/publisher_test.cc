@@ -25,8 +25,9 @@ class PublisherTest : public ::testing::Test {
     WC_CHECK(WriteCheckpoint(world().fs, "/seed", *inventory_, weights_[0]).ok());
     seed_ = tensor::HfDirectory::Open(world().fs, "/seed").value();
     const RegisteredSeed seed =
-        RegisterSeed(world(), *catalog_, store_, *seed_,
-                     {.run_name = "policy", .carried = {"carried.tower"}, .threads = 1, .progress = {}})
+        RegisterSeed(
+            world(), *catalog_, store_, *seed_,
+            {.run_name = "policy", .carried = {"carried.tower"}, .threads = 1, .progress = {}})
             .value();
     run_ = seed.run;
     EXPECT_EQ(seed.version.root, RootOf(weights_[0]));
@@ -51,17 +52,17 @@ class PublisherTest : public ::testing::Test {
 
   // What a reader gets that replays from the seed (or from a full version, without it).
   Weights Read(const std::string& version, bool with_seed = true) {
-    catalog::ReplayRequest request{
-        .target = catalog_->FindVersion(run_.uid, version).value().uid, .have = {}, .holder = "test"};
+    catalog::ReplayRequest request{.target = catalog_->FindVersion(run_.uid, version).value().uid,
+                                   .have = {},
+                                   .holder = "test"};
     if (with_seed) request.seed = RootOf(weights_[0]);
     const catalog::ReplayPlan plan = catalog_->PlanReplay(request).value();
     transfer::StoreSource source(store_);
     transfer::Fetcher fetcher(world(), {&source});
     const transfer::Chain chain =
-        transfer::Chain::Load(*inventory_, plan,
-                              [&](const catalog::Version&) -> Result<transfer::Fetcher*> {
-                                return &fetcher;
-                              })
+        transfer::Chain::Load(
+            *inventory_, plan,
+            [&](const catalog::Version&) -> Result<transfer::Fetcher*> { return &fetcher; })
             .value();
     Weights out = weights_[0];
     if (chain.starts_full()) {
@@ -99,12 +100,12 @@ class PublisherTest : public ::testing::Test {
   catalog::Run run_;
 };
 
-#define EXPECT_READY(version, weights)                                      \
-  do {                                                                      \
-    const auto& ready_ = (version);                                         \
-    ASSERT_TRUE(ready_.ok()) << ready_.error().message;                     \
-    EXPECT_EQ(ready_->state, VersionState::kReady);                         \
-    EXPECT_EQ(ready_->root, RootOf(weights));                               \
+#define EXPECT_READY(version, weights)                  \
+  do {                                                  \
+    const auto& ready_ = (version);                     \
+    ASSERT_TRUE(ready_.ok()) << ready_.error().message; \
+    EXPECT_EQ(ready_->state, VersionState::kReady);     \
+    EXPECT_EQ(ready_->root, RootOf(weights));           \
   } while (false)
 
 TEST_F(PublisherTest, DeltasAndFullVersionsGiveExactlyTheTrainersWeights) {
@@ -188,8 +189,7 @@ TEST_F(PublisherTest, AWrongBaselineIsCaughtByTheBasePartialsAndTheRetrySucceeds
     const RankId rank{0};
     const layout::ChunkList chunks = SmallChunks(job.plan(), rank);
     const std::string identity = run_.uid.hex() + job.plan().Hash().hex() + "0";
-    Baseline baseline =
-        Baseline::Open(world(), job.BaselineOf(0), identity, chunks).value();
+    Baseline baseline = Baseline::Open(world(), job.BaselineOf(0), identity, chunks).value();
     std::map<int32_t, tensor::Partial> sums;
     for (const layout::Chunk& chunk : chunks.chunks) {
       const tensor::Matrix m = (*inventory_)[static_cast<size_t>(chunk.tensor)].matrix();
@@ -276,7 +276,8 @@ TEST_F(PublisherTest, AnyFailingPutIsRetriedWithoutHarm) {
           {.faults = {{.call = store::StoreCall::kPut, .ordinal = put, .fault = fault}}});
       SmallJob job(world(), *catalog_, faulty, run_, 2, "/baselines");
       job.seed = &*seed_;
-      ASSERT_TRUE(job.Open("job" + std::to_string(put) + std::to_string(static_cast<int>(fault))).ok());
+      ASSERT_TRUE(
+          job.Open("job" + std::to_string(put) + std::to_string(static_cast<int>(fault))).ok());
       const size_t n = weights_.size();
       const Weights& next = WeightsAt(n);
       const auto number = static_cast<int64_t>(n);
@@ -318,8 +319,9 @@ class CrashingPublisher {
     WC_CHECK(WriteCheckpoint(world.fs, "/seed", *inventory_, base_).ok());
     const auto store = store::DirectoryStore::Open(world, "/store").value();
     const tensor::HfDirectory seed = tensor::HfDirectory::Open(world.fs, "/seed").value();
-    run_ = RegisterSeed(world, *catalog_, *store, seed,
-                        {.run_name = "policy", .carried = {"carried.tower"}, .threads = 1, .progress = {}})
+    run_ = RegisterSeed(
+               world, *catalog_, *store, seed,
+               {.run_name = "policy", .carried = {"carried.tower"}, .threads = 1, .progress = {}})
                .value()
                .run;
     WC_CHECK(Publish(world, 1, first_).ok());
@@ -362,8 +364,8 @@ class CrashingPublisher {
   int rebuilt_ = 0;
 };
 
-// The publisher itself syncs nothing: what must be durable lies in the store, whose tests prove each of
-// its syncs needed. Its one rename is that of the baseline's state, a cache.
+// The publisher itself syncs nothing: what must be durable lies in the store, whose tests prove
+// each of its syncs needed. Its one rename is that of the baseline's state, a cache.
 TEST(PublisherCrashTest, AnyDeathLeavesARetryThatPublishesExactly) {
   CrashingPublisher publisher;
   EXPECT_EQ(os::RunCrashScript(publisher.Script(), {.seeds = 2}), "");

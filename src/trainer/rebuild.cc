@@ -20,7 +20,8 @@ using ChunkRange = std::pair<size_t, size_t>;
 
 ChunkRange ChunksInCell(const layout::ChunkList& chunks, int32_t tensor, int64_t cell) {
   const auto key = [](const layout::Chunk& c) { return std::pair(c.tensor, c.cell); };
-  const auto [begin, end] = std::ranges::equal_range(chunks.chunks, std::pair(tensor, cell), {}, key);
+  const auto [begin, end] =
+      std::ranges::equal_range(chunks.chunks, std::pair(tensor, cell), {}, key);
   return {static_cast<size_t>(begin - chunks.chunks.begin()),
           static_cast<size_t>(end - chunks.chunks.begin())};
 }
@@ -28,12 +29,14 @@ ChunkRange ChunksInCell(const layout::ChunkList& chunks, int32_t tensor, int64_t
 // One fetcher a store, opened when a version first names it.
 class Fetchers {
  public:
-  Fetchers(os::World& world, const OpenStore& open_store) : world_(world), open_store_(open_store) {}
+  Fetchers(os::World& world, const OpenStore& open_store)
+      : world_(world), open_store_(open_store) {}
 
   Result<transfer::Fetcher*> For(const catalog::Version& version) {
     auto& entry = by_url_[version.store_url];
     if (entry.fetcher == nullptr) {
-      entry.source = std::make_unique<transfer::StoreSource>(*WC_TRY(open_store_(version.store_url)));
+      entry.source =
+          std::make_unique<transfer::StoreSource>(*WC_TRY(open_store_(version.store_url)));
       entry.fetcher = std::make_unique<transfer::Fetcher>(
           world_, std::vector<transfer::Source*>{entry.source.get()});
     }
@@ -56,8 +59,9 @@ Sha256Digest HashOfShare(const catalog::Run& run, const layout::ChunkList& chunk
   for (const layout::Chunk& chunk : chunks.chunks) {
     const tensor::Matrix matrix = (*run.inventory)[static_cast<size_t>(chunk.tensor)].matrix();
     const int64_t units = chunk.box.units();
-    sums[chunk.tensor] += {
-        tensor::DigestBox(matrix, chunk.box, baseline.chunk(chunk, units * matrix.unit_bytes)), units};
+    sums[chunk.tensor] +=
+        {tensor::DigestBox(matrix, chunk.box, baseline.chunk(chunk, units * matrix.unit_bytes)),
+         units};
   }
   const std::vector<std::pair<int32_t, tensor::Partial>> sorted(sums.begin(), sums.end());
   return PartialsHash(sorted);
@@ -116,7 +120,8 @@ Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenSt
           },
           [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) -> Status {
             const auto [begin, end] = ChunksInCell(chunks, cell.tensor, cell.cell);
-            const tensor::Matrix matrix = (*run.inventory)[static_cast<size_t>(cell.tensor)].matrix();
+            const tensor::Matrix matrix =
+                (*run.inventory)[static_cast<size_t>(cell.tensor)].matrix();
             for (size_t i = begin; i < end; ++i) {
               const layout::Chunk& chunk = chunks.chunks[i];
               Bytes packed(static_cast<size_t>(chunk.box.units() * matrix.unit_bytes));

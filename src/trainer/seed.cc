@@ -24,15 +24,16 @@ Result<std::vector<catalog::SideFileRow>> PublishSideFiles(os::World& world, sto
   return rows;
 }
 
-Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog, store::Store& store,
-                                    const tensor::HfDirectory& seed, const SeedOptions& options) {
+Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog,
+                                    store::Store& store, const tensor::HfDirectory& seed,
+                                    const SeedOptions& options) {
   const auto& inventory = seed.inventory();
   std::vector<int32_t> carried;
   for (const std::string& name : options.carried) {
     const int64_t index = inventory->Find(name);
     if (index < 0) {
-      return Error{Code::kInvalidData, "carried tensor " + Quoted(name) + " is not in the seed " +
-                                           seed.path()};
+      return Error{Code::kInvalidData,
+                   "carried tensor " + Quoted(name) + " is not in the seed " + seed.path()};
     }
     carried.push_back(static_cast<int32_t>(index));
   }
@@ -44,13 +45,14 @@ Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog,
       WC_TRY(tensor::MappedWeights::Map(world.fs, seed, /*writable=*/false));
   std::vector<tensor::TensorDigest> digests =
       WC_TRY(tensor::DigestAll(*inventory, weights, options.threads, options.progress));
-  std::vector<catalog::SideFileRow> side_files = WC_TRY(PublishSideFiles(world, store, seed.path()));
-  catalog::Version version =
-      WC_TRY(catalog.RegisterSeed({.run = run.uid,
-                                   .digests = std::move(digests),
-                                   .side_files = std::move(side_files),
-                                   .store_url = store.url()})
-                 .With("seed " + seed.path()));
+  std::vector<catalog::SideFileRow> side_files =
+      WC_TRY(PublishSideFiles(world, store, seed.path()));
+  catalog::Version version = WC_TRY(catalog
+                                        .RegisterSeed({.run = run.uid,
+                                                       .digests = std::move(digests),
+                                                       .side_files = std::move(side_files),
+                                                       .store_url = store.url()})
+                                        .With("seed " + seed.path()));
   WC_TRY(WriteVersionJson(catalog, store, version));
   return RegisteredSeed{run, std::move(version)};
 }

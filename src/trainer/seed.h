@@ -31,9 +31,10 @@ struct RegisteredSeed {
   catalog::Version version;
 };
 
-// Opens (or creates) the run with the seed's inventory and registers v0. May be called by every rank
-// and again after any failure: the same seed gives the same answer, another one is kConflict.
-Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog, store::Store& store,
-                                    const tensor::HfDirectory& seed, const SeedOptions& options);
+// Opens (or creates) the run with the seed's inventory and registers v0. May be called by every
+// rank and again after any failure: the same seed gives the same answer, another one is kConflict.
+Result<RegisteredSeed> RegisterSeed(os::World& world, catalog::Catalog& catalog,
+                                    store::Store& store, const tensor::HfDirectory& seed,
+                                    const SeedOptions& options);
 
 }  // namespace weightcast::trainer

@@ -64,8 +64,8 @@ inline std::vector<tensor::TensorDigest> DigestsOf(const Weights& weights) {
   return digests;
 }
 
-// All tensors but the carried one: "rows" and "bias" cut by rows, "cols" by columns, the rest on rank 0
-// (and, for "norm", replicated, so that every rank holds it and one owns it).
+// All tensors but the carried one: "rows" and "bias" cut by rows, "cols" by columns, the rest on
+// rank 0 (and, for "norm", replicated, so that every rank holds it and one owns it).
 inline std::shared_ptr<const layout::Plan> SmallPlan(const tensor::Inventory& run, int32_t ranks) {
   auto plan = std::make_shared<layout::Plan>();
   std::vector<tensor::TensorSpec> held(run.tensors().begin() + 1, run.tensors().end());
@@ -151,8 +151,8 @@ class SmallJob {
     const layout::RankPlan& own = plan_->ranks[static_cast<size_t>(rank)];
     std::vector<Bytes> params;
     for (const layout::Param& param : own.params) {
-      params.emplace_back(static_cast<size_t>(
-          tensor::TensorSpec{param.key, param.dtype, param.shape}.bytes()));
+      params.emplace_back(
+          static_cast<size_t>(tensor::TensorSpec{param.key, param.dtype, param.shape}.bytes()));
     }
     // What a rank holds: its slices, and replicas that another rank owns (left as zeros: not sent).
     for (const layout::Slice& slice : own.slices) {
@@ -173,10 +173,11 @@ class SmallJob {
                                  .side_files = {},
                                  .staging_timeout = seconds(3600),
                                  .wait_ready = {}};
-    PublishReport report = WC_TRY(PublishRank(
-        world_, catalog_, store_, [&](const std::string&) -> Result<store::Store*> { return &store_; },
-        run_, *plan_, id, ShardSet(std::move(spans)), baseline, chunks, request,
-        {.threads = 1, .spool_bytes_max = kMiB, .seed = seed}));
+    PublishReport report =
+        WC_TRY(PublishRank(world_, catalog_, store_,
+                           [&](const std::string&) -> Result<store::Store*> { return &store_; },
+                           run_, *plan_, id, ShardSet(std::move(spans)), baseline, chunks, request,
+                           {.threads = 1, .spool_bytes_max = kMiB, .seed = seed}));
     if (report.baseline_rebuilt) ++rebuilt;
     return report;
   }
@@ -201,8 +202,8 @@ class SmallJob {
 };
 
 // Writes `weights` as a checkpoint directory.
-inline Status WriteCheckpoint(os::Fs& fs, const std::string& path, const tensor::Inventory& inventory,
-                              const Weights& weights) {
+inline Status WriteCheckpoint(os::Fs& fs, const std::string& path,
+                              const tensor::Inventory& inventory, const Weights& weights) {
   WC_TRY(fs.MakeDirectories(path));
   tensor::SafetensorsHeader header;
   const Bytes head = WC_TRY(tensor::MakeSafetensorsHeader(inventory.tensors(), {}, &header));

@@ -41,11 +41,11 @@ class Chain {
   // Fetches and proves the footer of every object that the plan needs (full and carried objects of
   // the start if it is kFull, delta objects of each step). `fetcher_for` gives the fetcher of a
   // version's store, once for each version that has objects. Inventory and fetchers outlive the
-  // chain. Memory: about 200 bytes a chunk, and 64 MiB of footers at a time. Errors: as Fetch, but kUnavailable for an object that no source has;
-  // kDataLoss if a part's identity is not what the catalog says (every field that differs is
-  // named); kInvalidData if the versions do not follow each other, a footer is malformed, chunks of
-  // one version overlap, or a full start does not cover every unit of every tensor once (tensors
-  // and cells are named).
+  // chain. Memory: about 200 bytes a chunk, and 64 MiB of footers at a time. Errors: as Fetch, but
+  // kUnavailable for an object that no source has; kDataLoss if a part's identity is not what the
+  // catalog says (every field that differs is named); kInvalidData if the versions do not follow
+  // each other, a footer is malformed, chunks of one version overlap, or a full start does not
+  // cover every unit of every tensor once (tensors and cells are named).
   static Result<Chain> Load(
       const tensor::Inventory& inventory, const catalog::ReplayPlan& plan,
       const std::function<Result<Fetcher*>(const catalog::Version&)>& fetcher_for);

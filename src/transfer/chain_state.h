@@ -37,8 +37,8 @@ inline Status ProveHeader(ByteSpan bytes) {
   return Error{Code::kDataLoss, header.error().message};
 }
 
-// Fetches ranges of objects that the catalog lists. One that no source has is a missing source of the
-// chain, which may come back (kUnavailable), and not a wrong question (kNotFound).
+// Fetches ranges of objects that the catalog lists. One that no source has is a missing source of
+// the chain, which may come back (kUnavailable), and not a wrong question (kNotFound).
 inline Status FetchListed(Fetcher& fetcher, std::span<Piece> pieces) {
   const Status fetched = fetcher.Fetch(pieces);
   if (fetched.ok() || fetched.error().code != Code::kNotFound) return fetched;
