@@ -47,9 +47,9 @@ Status GenerateShards(App& app, const GenerateFlags& flags, const ToyDims& dims)
 }
 
 Status Generate(App& app, const GenerateFlags& flags) {
-  const ToyDims dims = flags.size == "large"   ? ToyDims::Large()
-                       : flags.size == "small" ? ToyDims::Small()
-                                               : ToyDims::Demo();
+  const ToyDims dims = flags.size == "large"   ? kLargeToy
+                       : flags.size == "small" ? kSmallToy
+                                               : kDemoToy;
   if (flags.from.empty() && !flags.shards.empty()) {
     return Error{Code::kInvalidArgument, "--shards needs --from: the checkpoint that is cut"};
   }

@@ -71,7 +71,7 @@ class Demo {
   Status Run() {
     const SteadyTime start = Now();
     Say("making a model of about 100 M parameters in " + dir_);
-    WC_TRY(MakeToyModel(app_.world(), ToyDims::Demo(), 7, Path("seed")));
+    WC_TRY(MakeToyModel(app_.world(), kDemoToy, 7, Path("seed")));
     WC_TRY(StartTrainers({.world = 4, .tp = 2, .pp = 2, .num_layers = 8}, "tp2pp2", Path("seed")));
     WC_TRY(RunJson({"publish", "--store", Store(), "--catalog", Catalog(), "--run", "demo",
                     "--seed", Path("seed")})

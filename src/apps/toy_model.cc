@@ -10,56 +10,7 @@
 namespace weightcast::apps {
 namespace {
 
-using tensor::DType;
 using tensor::TensorSpec;
-
-std::vector<TensorSpec> ToyTensors(const ToyDims& d) {
-  std::vector<TensorSpec> specs = {
-      {"model.embed_tokens.weight", DType::kBf16, {d.vocabulary, d.hidden}},
-      {"lm_head.weight", DType::kBf16, {d.vocabulary, d.hidden}},
-      {"model.norm.weight", DType::kBf16, {d.hidden}},
-  };
-  const int64_t q = d.heads * d.head_dim;
-  const int64_t kv = d.kv_heads * d.head_dim;
-  const std::pair<const char*, tensor::Shape> rows[] = {
-      {"self_attn.q_proj.weight", {q, d.hidden}},
-      {"self_attn.k_proj.weight", {kv, d.hidden}},
-      {"self_attn.v_proj.weight", {kv, d.hidden}},
-      {"self_attn.o_proj.weight", {d.hidden, q}},
-      {"self_attn.q_norm.weight", {d.head_dim}},
-      {"self_attn.k_norm.weight", {d.head_dim}},
-      {"mlp.gate_proj.weight", {d.intermediate, d.hidden}},
-      {"mlp.up_proj.weight", {d.intermediate, d.hidden}},
-      {"mlp.down_proj.weight", {d.hidden, d.intermediate}},
-      {"input_layernorm.weight", {d.hidden}},
-      {"post_attention_layernorm.weight", {d.hidden}},
-  };
-  for (int64_t layer = 0; layer < d.layers; ++layer) {
-    for (const auto& [name, shape] : rows) {
-      specs.push_back({"model.layers." + std::to_string(layer) + "." + name, DType::kBf16, shape});
-    }
-  }
-  return specs;
-}
-
-Json ToyConfig(const ToyDims& d) {
-  return {{"architectures", {"Qwen3ForCausalLM"}},
-          {"model_type", "qwen3"},
-          {"hidden_size", d.hidden},
-          {"intermediate_size", d.intermediate},
-          {"num_hidden_layers", d.layers},
-          {"num_attention_heads", d.heads},
-          {"num_key_value_heads", d.kv_heads},
-          {"head_dim", d.head_dim},
-          {"vocab_size", d.vocabulary},
-          {"tie_word_embeddings", false},
-          {"attention_bias", false},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-06},
-          {"max_position_embeddings", 32768},
-          {"dtype", "bfloat16"},
-          {"transformers_version", "4.57.0"}};
-}
 
 uint64_t SeedOf(uint64_t seed, const std::string& name) { return Xxh3(AsBytes(name)) ^ seed; }
 
@@ -92,8 +43,10 @@ Status WriteText(os::World& world, const std::string& path, const Json& document
 Status MakeToyModel(os::World& world, const ToyDims& dims, uint64_t seed,
                     const std::string& directory) {
   WC_TRY(world.fs.MakeDirectories(directory));
-  WC_TRY(WriteText(world, os::JoinPath(directory, "config.json"), ToyConfig(dims)));
-  return WriteWeights(world, ToyTensors(dims), os::JoinPath(directory, tensor::kSingleWeightFile),
+  WC_TRY(world.fs.WriteAtomically(os::JoinPath(directory, "config.json"),
+                                  AsBytes(bridge::ExampleConfig(dims)), /*durable=*/false));
+  return WriteWeights(world, bridge::ExampleTensors(dims),
+                      os::JoinPath(directory, tensor::kSingleWeightFile),
                       [&](const TensorSpec& spec) {
                         const delta::AdamOptions options{.seed = SeedOf(seed, spec.name)};
                         return delta::AdamSim(options, static_cast<size_t>(spec.units())).weights();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bridge/families/example.h"
 #include "delta/adam_sim.h"
 #include "layout/plan.h"
 #include "layout/topology.h"
@@ -17,21 +18,11 @@
 
 namespace weightcast::apps {
 
-// Dimensions of a dense decoder; the names are those of a Hugging Face config.
-struct ToyDims {
-  int64_t hidden = 768;
-  int64_t intermediate = 2048;
-  int64_t layers = 8;
-  int64_t heads = 12;
-  int64_t kv_heads = 4;
-  int64_t head_dim = 64;
-  int64_t vocabulary = 32000;
-
-  // About 20 M parameters; about 100 M, as the demo trains; the shapes of a 0.6 B model (1.2 GB).
-  static ToyDims Small() { return {256, 768, 6, 8, 4, 32, 32000}; }
-  static ToyDims Demo() { return {}; }
-  static ToyDims Large() { return {1024, 3072, 28, 16, 8, 128, 151936}; }
-};
+using ToyDims = bridge::ExampleDims;
+// About 20 M parameters; about 100 M, as the demo trains; the shapes of a 0.6 B model (1.2 GB).
+inline constexpr ToyDims kSmallToy = {256, 768, 6, 8, 4, 32, 32000};
+inline constexpr ToyDims kDemoToy = {};
+inline constexpr ToyDims kLargeToy = {1024, 3072, 28, 16, 8, 128, 151936};
 
 // Writes `directory` with config.json and one weight file of random weights.
 Status MakeToyModel(os::World& world, const ToyDims& dims, uint64_t seed,
