@@ -18,11 +18,11 @@ std::string Sortable(int64_t value) {
 std::string RunKey(const RunUid& run) { return kRunPrefix + run.hex(); }
 std::string InventoryKey(const RunUid& run) { return "inventory/" + run.hex(); }
 std::string HeadKey(const RunUid& run) { return "head/" + run.hex(); }
-std::string ListPrefix(const RunUid& run) { return kListPrefix + run.hex() + "/"; }
+std::string ListPrefix(const RunUid& run) { return "list/" + run.hex() + "/"; }
 std::string ListKey(const RunUid& run, int64_t position) {
   return ListPrefix(run) + Sortable(position);
 }
-std::string VersionKey(const VersionUid& version) { return kVersionPrefix + version.hex(); }
+std::string VersionKey(const VersionUid& version) { return "version/" + version.hex(); }
 std::string DigestsKey(const VersionUid& version) { return "digests/" + version.hex(); }
 std::string AnnouncementPrefix(const VersionUid& version) {
   return "announcement/" + version.hex() + "/";

@@ -99,8 +99,6 @@ Status Decode(ByteSpan bytes, tensor::Inventory* row);
 // Keys. Those with a second part sort by it.
 inline constexpr const char* kCatalogKey = "catalog";
 inline constexpr const char* kRunPrefix = "run/";
-inline constexpr const char* kListPrefix = "list/";
-inline constexpr const char* kVersionPrefix = "version/";
 inline constexpr const char* kLeasePrefix = "lease/";
 std::string RunKey(const RunUid& run);
 std::string InventoryKey(const RunUid& run);
