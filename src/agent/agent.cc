@@ -168,7 +168,7 @@ class PullRun {
 
   // Recovers the image if it must be, and removes what dead pulls left behind.
   Status Look() {
-    WC_TRY(world_.fs.RemoveTree(NextPath(path_)));
+    WC_TRY(RemoveNext(world_.fs, path_));
     Image image(world_, path_);
     if (!WC_TRY(image.Exists())) return Ok();
     auto hold = image.TakeHold(options_.hold_timeout);
@@ -386,7 +386,7 @@ Result<PullReport> Agent::Pull(VersionSource& source, const std::string& path,
   std::string absolute = WC_TRY(world_.fs.Absolute(path));
   while (absolute.size() > 1 && absolute.ends_with('/')) absolute.pop_back();
   const std::string name = os::BaseName(absolute);
-  if (name == "." || name == ".." || name.find('/') != std::string::npos) {
+  if (name.empty() || name == "." || name == "..") {
     return Error{Code::kInvalidArgument, path + ": expected a directory with a name of its own"};
   }
   PullRun run(world_, open_store_, options_, source, absolute, seed_path, progress);

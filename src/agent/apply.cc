@@ -105,13 +105,16 @@ Status AllProven(const std::string& image, const Proof& proof) {
 Status Move(os::World& world, const std::string& image, const Manifest& from, const Manifest& to,
             std::span<const Op> ops, const tensor::Inventory& inventory,
             tensor::MappedWeights& weights, int threads, ApplyTimes* times) {
+  const bool syncs = IsHost(to) && to.synced == to.generation;
   WC_TRY(HideWeights(world.fs, image, from));
-  if (IsHost(to)) WC_TRY(world.fs.SyncDirectory(image));
+  // So that after a power loss an open without a hold finds nothing until all is synced. Without
+  // that sync the names may come back before the bytes anyway.
+  if (syncs) WC_TRY(world.fs.SyncDirectory(image));
   const Proof proof = WC_TRY(WriteOps(world, inventory, weights, ops, threads));
   times->verify = proof.time;
   WC_TRY(AllProven(image, proof));
   WC_TRY(InstallSideFiles(world.fs, image, from, to, IsHost(to)));
-  if (IsHost(to) && to.synced == to.generation) WC_TRY(SyncWeights(world.fs, image, to, true));
+  if (syncs) WC_TRY(SyncWeights(world.fs, image, to, true));
   WC_TRY(ShowWeights(world.fs, image, to));
   return ChangeState(world.fs, image, {from.generation, to.generation},
                      {to.generation, to.generation});
@@ -150,7 +153,7 @@ Result<std::vector<Op>> OpsOfRecovery(os::Fs& fs, const std::string& image, cons
     return Ok();
   };
   for (const Step& step : from.journals) {
-    if (restarted && step.to > from.synced) WC_TRY(add(step, false));
+    if (restarted && IsHost(from) && step.to > from.synced) WC_TRY(add(step, false));
   }
   if (to.generation == from.generation) return ops;
   for (const Step& step : to.steps) WC_TRY(add(step, to.undo));
@@ -231,13 +234,21 @@ Status Recover(os::World& world, const std::string& image, int threads) {
   const bool restarted = from.boot_id != world.boot_id;
   if (state.clean() && !restarted) return Ok();
   Manifest to = WC_TRY(ReadManifest(fs, image, state.to));
-  if (restarted && !(IsHost(from) && IsHost(to))) {
+  // A durable step on an image that was not begins by syncing all of it: then `to` alone counts.
+  if (restarted && !IsHost(to)) {
     return Error{Code::kDataLoss,
                  image +
                      ": the host was restarted, and durability \"process\" does not survive "
                      "that: lay it anew"};
   }
+  const bool moving = !state.clean();
+  const bool syncs = moving && IsHost(to) && to.synced == to.generation;
+  // The process that began the step may have died before these syncs of its own.
+  if (moving && !restarted && (IsHost(from) || IsHost(to))) {
+    WC_TRY(fs.SyncDirectory(MetaPath(image)));
+  }
   WC_TRY(HideWeights(fs, image, from));
+  if (syncs) WC_TRY(fs.SyncDirectory(image));
   const tensor::HfDirectory directory = WC_TRY(OpenWeights(fs, image, from, true));
   std::deque<Journal> journals;
   const std::vector<Op> ops =
@@ -245,17 +256,14 @@ Status Recover(os::World& world, const std::string& image, int threads) {
   tensor::MappedWeights weights = WC_TRY(tensor::MappedWeights::Map(fs, directory, true));
   const Proof proof = WC_TRY(WriteOps(world, *directory.inventory(), weights, ops, threads));
   WC_TRY(AllProven(image, proof));
-  if (!state.clean()) {
-    WC_TRY(InstallSideFiles(fs, image, from, to, IsHost(to)));
-    if (IsHost(to) && to.synced == to.generation) WC_TRY(SyncWeights(fs, image, to, true));
-  }
+  if (moving) WC_TRY(InstallSideFiles(fs, image, from, to, IsHost(to)));
+  if (syncs) WC_TRY(SyncWeights(fs, image, to, true));
   WC_TRY(ShowWeights(fs, image, to));
   if (restarted) {  // last: whoever finds the new boot id believes the rest
     to.boot_id = world.boot_id;
     WC_TRY(ReplaceManifest(fs, image, to));
   }
-  if (state.clean()) return Ok();
-  return ChangeState(fs, image, state, {state.to, state.to});
+  return moving ? ChangeState(fs, image, state, {state.to, state.to}) : Ok();
 }
 
 }  // namespace weightcast::agent

@@ -121,23 +121,22 @@ class Layer {
     return durable() ? SyncTree(fs_, next_) : Ok();
   }
 
-  // The one rename. Afterwards NextPath is the old image, or nothing.
+  // Afterwards NextPath is the old image, or an empty directory: as long as it is there, the
+  // exchange may not be durable.
   Status Exchange(Duration hold_timeout, LayTimes* times) {
     const os::Deadline deadline(world_.clock, hold_timeout);
-    auto lock = LockImage(world_, request_.image, os::Lock::kExclusive, deadline);
+    const auto lock = LockImage(world_, request_.image, os::Lock::kExclusive, deadline);
     // Where there is no image, or none that could be held, nobody is to be waited for.
     if (!lock.ok() && lock.error().code != Code::kNotFound &&
         lock.error().code != Code::kDataLoss) {
       return lock.error();
     }
     const SteadyTime begin = world_.clock.Now();
-    const bool replaces = lock.ok() || lock.error().code == Code::kDataLoss;
-    WC_TRY(replaces ? fs_.Exchange(next_, request_.image) : fs_.Rename(next_, request_.image));
+    WC_TRY(fs_.MakeDirectories(request_.image));
+    WC_TRY(fs_.Exchange(next_, request_.image));
     // Before the old image is removed: the disk must not lose the exchange and keep the removal.
     const Status synced = durable() ? fs_.SyncPath(os::ParentPath(request_.image)) : Ok();
-    if (!synced.ok()) {
-      WC_TRY(replaces ? fs_.Exchange(next_, request_.image) : fs_.Rename(request_.image, next_));
-    }
+    if (!synced.ok()) WC_TRY(fs_.Exchange(next_, request_.image));
     times->apply = world_.clock.Now() - begin;
     return synced;
   }
@@ -300,11 +299,17 @@ std::string NextPath(const std::string& image) {
   return os::JoinPath(os::ParentPath(image), "." + os::BaseName(image) + ".weightcast-next");
 }
 
+Status RemoveNext(os::Fs& fs, const std::string& image) {
+  const std::string next = NextPath(image);
+  if (!WC_TRY(fs.Exists(next))) return Ok();
+  WC_TRY(fs.SyncPath(os::ParentPath(image)));
+  return fs.RemoveTree(next);
+}
+
 Status LayBeside(os::World& world, LayRequest request, const LayOptions& options,
                  Duration hold_timeout, LayTimes* times) {
   const SteadyTime begin = world.clock.Now();
   const std::string next = NextPath(request.image);
-  WC_TRY(world.fs.RemoveTree(next));
   Layer layer(world, std::move(request), options);
   Status laid = layer.Build(times);
   times->prepare = world.clock.Now() - begin;

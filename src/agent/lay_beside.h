@@ -19,6 +19,11 @@ namespace weightcast::agent {
 // "/models/policy" -> "/models/.policy.weightcast-next".
 std::string NextPath(const std::string& image);
 
+// Removes what is at NextPath, if anything: a half-built image, or the old one behind an exchange.
+// That exchange may not be durable yet, and then the old image is what the disk has: so it is
+// synced first.
+Status RemoveNext(os::Fs& fs, const std::string& image);
+
 struct LayOptions {
   int threads = 0;
   int64_t batch_payload_bytes_max = 8 * kMiB;
@@ -45,7 +50,7 @@ struct LayTimes {
 
 // Builds the image in NextPath, proves every tensor and the root, and exchanges. The old image, if
 // there is one, is removed. On error it is untouched and what was built is removed.
-//   Requires: the caller holds the mover lock.
+//   Requires: the caller holds the mover lock; nothing is at NextPath.
 // Errors: kResourceExhausted (space; before work begins), kDataLoss, kDeadlineExceeded (readers).
 Status LayBeside(os::World& world, LayRequest request, const LayOptions& options,
                  Duration hold_timeout, LayTimes* times);
