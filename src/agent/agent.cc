@@ -12,51 +12,10 @@
 #include "base/mutex.h"
 #include "tensor/root.h"
 #include "transfer/chain.h"
-#include "transfer/fetcher.h"
+#include "transfer/fetchers.h"
 
 namespace weightcast::agent {
 namespace {
-
-// One fetcher a store, opened when a version first names it.
-class Fetchers {
- public:
-  Fetchers(os::World& world, const Agent::OpenStore& open_store)
-      : world_(world), open_store_(open_store) {}
-
-  Result<store::Store*> StoreOf(const std::string& url) {
-    Entry& entry = by_url_[url];
-    if (entry.store == nullptr) entry.store = WC_TRY(open_store_(url));
-    return entry.store;
-  }
-
-  Result<transfer::Fetcher*> For(const catalog::Version& version) {
-    store::Store* store = WC_TRY(StoreOf(version.store_url));
-    Entry& entry = by_url_[version.store_url];
-    if (entry.fetcher == nullptr) {
-      entry.source = std::make_unique<transfer::StoreSource>(*store);
-      entry.fetcher = std::make_unique<transfer::Fetcher>(
-          world_, std::vector<transfer::Source*>{entry.source.get()});
-    }
-    return entry.fetcher.get();
-  }
-
-  void AddBytes(std::map<std::string, int64_t>* by_kind) const {
-    for (const auto& [url, entry] : by_url_) {
-      if (entry.fetcher == nullptr) continue;
-      for (const auto& [kind, bytes] : entry.fetcher->bytes_by_kind()) (*by_kind)[kind] += bytes;
-    }
-  }
-
- private:
-  struct Entry {
-    store::Store* store = nullptr;
-    std::unique_ptr<transfer::StoreSource> source;
-    std::unique_ptr<transfer::Fetcher> fetcher;
-  };
-  os::World& world_;
-  const Agent::OpenStore& open_store_;
-  std::map<std::string, Entry> by_url_;
-};
 
 // Keeps a plan's lease while it lives.
 class LeaseKeeper {
@@ -365,7 +324,7 @@ class PullRun {
   const std::string path_;
   const std::string seed_path_;
   const std::function<void(int64_t, int64_t)> progress_;
-  Fetchers fetchers_;
+  transfer::Fetchers fetchers_;
   LeaseKeeper lease_;
 
   PullReport report_;

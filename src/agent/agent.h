@@ -17,6 +17,7 @@
 #include "catalog/catalog.h"
 #include "os/world.h"
 #include "store/store.h"
+#include "transfer/fetchers.h"
 
 namespace weightcast::agent {
 
@@ -71,7 +72,7 @@ Result<std::unique_ptr<VersionSource>> FromVersionJson(store::Store& store, cons
 class Agent {
  public:
   // Opens the store that a version names.
-  using OpenStore = std::function<Result<store::Store*>(const std::string& url)>;
+  using OpenStore = transfer::OpenStore;
   Agent(os::World& world, OpenStore open_store, AgentOptions options = {});
 
   // Makes the image at `path` the source's target version. Afterwards every byte that changed was

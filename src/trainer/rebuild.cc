@@ -9,8 +9,7 @@
 #include "base/task_pool.h"
 #include "layout/gather.h"
 #include "transfer/chain.h"
-#include "transfer/fetcher.h"
-#include "transfer/source.h"
+#include "transfer/fetchers.h"
 
 namespace weightcast::trainer {
 namespace {
@@ -25,33 +24,6 @@ ChunkRange ChunksInCell(const layout::ChunkList& chunks, int32_t tensor, int64_t
   return {static_cast<size_t>(begin - chunks.chunks.begin()),
           static_cast<size_t>(end - chunks.chunks.begin())};
 }
-
-// One fetcher a store, opened when a version first names it.
-class Fetchers {
- public:
-  Fetchers(os::World& world, const OpenStore& open_store)
-      : world_(world), open_store_(open_store) {}
-
-  Result<transfer::Fetcher*> For(const catalog::Version& version) {
-    auto& entry = by_url_[version.store_url];
-    if (entry.fetcher == nullptr) {
-      entry.source =
-          std::make_unique<transfer::StoreSource>(*WC_TRY(open_store_(version.store_url)));
-      entry.fetcher = std::make_unique<transfer::Fetcher>(
-          world_, std::vector<transfer::Source*>{entry.source.get()});
-    }
-    return entry.fetcher.get();
-  }
-
- private:
-  struct Entry {
-    std::unique_ptr<transfer::StoreSource> source;
-    std::unique_ptr<transfer::Fetcher> fetcher;
-  };
-  os::World& world_;
-  const OpenStore& open_store_;
-  std::map<std::string, Entry> by_url_;
-};
 
 Sha256Digest HashOfShare(const catalog::Run& run, const layout::ChunkList& chunks,
                          const Baseline& baseline) {
@@ -84,7 +56,7 @@ Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenSt
   WC_TRY(baseline->BeginRebuild());
 
   const auto rebuild = [&]() -> Status {
-    Fetchers fetchers(world, open_store);
+    transfer::Fetchers fetchers(world, open_store);
     const transfer::Chain chain = WC_TRY(transfer::Chain::Load(
         *run.inventory, plan, [&](const catalog::Version& v) { return fetchers.For(v); }));
     std::unique_ptr<tensor::MappedWeights> seed_weights;

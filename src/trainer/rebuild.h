@@ -12,10 +12,11 @@
 #include "store/store.h"
 #include "tensor/hf_directory.h"
 #include "trainer/baseline.h"
+#include "transfer/fetchers.h"
 
 namespace weightcast::trainer {
 
-using OpenStore = std::function<Result<store::Store*>(const std::string& url)>;
+using OpenStore = transfer::OpenStore;
 
 // Makes `baseline` the rank's share of `version`. `seed` may be null.
 // Errors: kUnavailable if neither the seed nor a full version can start the chain.
