@@ -22,7 +22,8 @@ BUILD = ROOT / "build/fuzz"
 def fuzz(target, seconds, planted):
     short = target.name.removesuffix("_fuzz")
     seeds = ROOT / "testdata/fuzz_corpus" / short
-    if not seeds.is_dir() or not any(seeds.iterdir()):
+    count = sum(1 for _ in seeds.rglob("*"))
+    if not count:
         return results.Outcome(target.name, "failed", f"no seeds in {seeds.relative_to(ROOT)}")
     found = BUILD / "found"
     corpus = BUILD / "corpus" / (short + ("_planted" if planted else ""))
@@ -32,8 +33,9 @@ def fuzz(target, seconds, planted):
     command = [str(binary), str(corpus), str(seeds), f"-max_total_time={seconds}", "-timeout=10",
                "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1",
                f"-artifact_prefix={found}/{short}-"]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace",
-                         env={**os.environ, "ASAN_SYMBOLIZER_PATH": "/usr/bin/llvm-symbolizer-19"})
+    env = {**os.environ, "ASAN_SYMBOLIZER_PATH": "/usr/bin/llvm-symbolizer-19",
+           "WEIGHTCAST_PLANT_AFTER": str(2 * count)}  # beyond the seeds: a mutation must get through
+    run = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", env=env)
     if planted:
         good = run.returncode != 0 and "heap-buffer-overflow" in run.stderr
         note = "" if good else f"the planted overflow was not found in {seconds} s"
