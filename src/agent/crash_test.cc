@@ -190,7 +190,9 @@ TEST_P(CrashTest, ThePullAfterADeadOneMayLosePower) {
         const auto options = Options(s, act.durability);
         const auto report = Pull(machine.world(), line_, act.number, kImage, kSeed, options);
         // An image that one process left behind is never lost to the next.
-        if (report.ok() && report->how == "beside") ASSERT_EQ(hows_[acts_done_], "beside");
+        if (report.ok() && report->how == "beside") {
+          ASSERT_EQ(hows_[acts_done_], "beside");
+        }
         if (report.ok()) ++acts_done_;
       }
       died_again = machine.crashed();

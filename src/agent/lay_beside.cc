@@ -135,7 +135,10 @@ class Layer {
     WC_TRY(fs_.MakeDirectories(request_.image));
     WC_TRY(fs_.Exchange(next_, request_.image));
     // Before the old image is removed: the disk must not lose the exchange and keep the removal.
-    const Status synced = durable() ? fs_.SyncPath(os::ParentPath(request_.image)) : Ok();
+    const std::string parent = os::ParentPath(request_.image);
+    const bool replaces = lock.ok() || lock.error().code == Code::kDataLoss;
+    Status synced = Ok();
+    if (durable()) synced = replaces ? fs_.SyncDirectory(parent) : fs_.SyncPath(parent);
     if (!synced.ok()) WC_TRY(fs_.Exchange(next_, request_.image));
     times->apply = world_.clock.Now() - begin;
     return synced;
