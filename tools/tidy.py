@@ -127,6 +127,16 @@ def check_links(name, text, root):
                 yield f"{name}: link: {page} does not exist"
 
 
+def check_index(names, root):
+    """Every page is listed where a reader begins."""
+    index = root / "docs/index.md"
+    listed = set(LINK.findall(index.read_text())) if index.exists() else set()
+    for name in names:
+        if name.startswith("docs/") and name.endswith(".md") and name != "docs/index.md":
+            if name.removeprefix("docs/") not in listed:
+                yield f"{name}: index: docs/index.md does not list it"
+
+
 def check_readmes(names, root):
     for floor in sorted({n.split("/")[1] for n in names if n.startswith("src/") and n.count("/") > 1}):
         page = root / "src" / floor / "README.md"
@@ -146,7 +156,7 @@ def check(root, names):
         offences += check_lines(name, text)
         offences += check_includes(name, text)
         offences += check_links(name, text, root)
-    return offences + list(check_readmes(names, root))
+    return offences + [*check_index(names, root), *check_readmes(names, root)]
 
 
 def main():

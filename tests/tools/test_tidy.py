@@ -42,10 +42,13 @@ PLANTED = [
     ("include", "src/tensor/a.cc", '#include "fuzz/accepted.h"', "src/tensor/a_fuzz.cc"),
     ("link", "docs/a.md", "see [the map](missing.md#part)", None),
     ("link", "src/base/a.h", "// docs/formats/missing.md", None),
+    ("index", "docs/formats/b.md", "a page that nobody finds", "docs/a.md"),
 ]
 
 
 def offences(root, name, line, readme=README):
+    (root / "docs").mkdir(exist_ok=True)
+    (root / "docs/index.md").write_text("[a](a.md)\n")
     for floor in {p.split("/")[1] for p in [name] if p.startswith("src/")}:
         page = root / "src" / floor / "README.md"
         page.parent.mkdir(parents=True, exist_ok=True)
