@@ -103,12 +103,35 @@ Error Bad(const Version& version, const std::string& why) {
   return {Code::kInvalidData, VersionText(version) + ": " + why};
 }
 
+int64_t CountRole(const Version& version, ObjectRole role) {
+  return std::ranges::count(version.objects, role, &ObjectRef::role);
+}
+
+// Which objects each kind has: of every participant, and one of all for carried tensors.
+Status CheckObjects(const Version& version, bool carried) {
+  const bool seed = version.kind == VersionKind::kSeed;
+  const bool full = version.kind == VersionKind::kFull;
+  const auto ranks = seed ? 0 : static_cast<int64_t>(version.participants.size());
+  const std::pair<ObjectRole, int64_t> expected[] = {
+      {ObjectRole::kDelta, version.base.empty() ? 0 : ranks},
+      {ObjectRole::kFull, full ? ranks : 0},
+      {ObjectRole::kCarried, full && carried ? 1 : 0},
+  };
+  for (const auto& [role, count] : expected) {
+    const int64_t found = CountRole(version, role);
+    if (found == count) continue;
+    return Bad(version, std::to_string(found) + " " + std::string(RoleName(role)) +
+                            " objects, expected " + std::to_string(count));
+  }
+  for (const ObjectRef& object : version.objects) WC_TRY(CheckObject(object));
+  return Ok();
+}
+
 // What each kind has and has not.
 Status CheckKind(const Version& version) {
   const bool seed = version.kind == VersionKind::kSeed;
   if (seed != (version.number == 0)) return Bad(version, "only version 0 is a seed");
   if (seed != (version.epoch.value == 0)) return Bad(version, "only a seed has epoch 0");
-  if (seed && !version.objects.empty()) return Bad(version, "a seed has no objects");
   if (version.kind == VersionKind::kDelta && version.base.empty()) {
     return Bad(version, "a delta needs a base");
   }
@@ -145,8 +168,8 @@ Status CheckDocument(const VersionDocument& document) {
   WC_TRY(CheckText("store URL", version.store_url));
   WC_TRY(CheckLabels(version.labels));
   WC_TRY(CheckSideFiles(version.side_files));
-  for (const ObjectRef& object : version.objects) WC_TRY(CheckObject(object));
   WC_TRY(CheckKind(version));
+  WC_TRY(CheckObjects(version, !run.carried.empty()));
   const Root root = tensor::ComputeRoot(*run.inventory, document.digests);
   if (root == version.root) return Ok();
   return Error{Code::kDataLoss, VersionText(version) + ": its tensor digests give root " +

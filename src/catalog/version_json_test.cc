@@ -145,6 +145,13 @@ TEST(VersionJson, RefusesWhatNoCatalogWouldSay) {
   };
   const Case cases[] = {
       {"only version 0 is a seed", [](auto& d) { d.version.kind = VersionKind::kSeed; }},
+      {"objects, expected 0",
+       [](auto& d) {
+         d.version.kind = VersionKind::kSeed;
+         d.version.number = 0;
+         d.version.epoch = {};
+         d.version.base = d.run.forked_from;
+       }},
       {"only version 0 is a seed",
        [](auto& d) { d.version.number = 0, d.version.base = d.run.forked_from; }},
       {"epoch 0", [](auto& d) { d.version.epoch = Epoch{0}; }},
@@ -168,6 +175,12 @@ TEST(VersionJson, RefusesWhatNoCatalogWouldSay) {
       {"side files", [](auto& d) { d.version.side_files[0].name = "model.safetensors"; }},
       {"side files", [](auto& d) { d.version.side_files[1].name = "config.json"; }},
       {"footer of 0 bytes", [](auto& d) { d.version.objects[0].footer_bytes = 0; }},
+      {"1 delta objects, expected 2",
+       [](auto& d) { d.version.objects.erase(d.version.objects.begin()); }},
+      {"2 carried objects, expected 1",
+       [](auto& d) { d.version.objects.push_back(d.version.objects.back()); }},
+      {"1 carried objects, expected 0", [](auto& d) { d.run.carried = {}; }},
+      {"2 full objects, expected 0", [](auto& d) { d.version.kind = VersionKind::kDelta; }},
       {"bad key", [](auto& d) { d.version.objects[0].key = ""; }},
       {"label", [](auto& d) { d.version.labels[""] = ""; }},
   };
