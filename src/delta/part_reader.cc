@@ -97,7 +97,11 @@ class RecordParser {
     if (!in.ok()) return Invalid("ends early, or a number is out of range");
     tensor_ = tensor;
     chunk.tensor = static_cast<int32_t>(tensor);
-    WC_TRY(ParseRest(in, &chunk).With(Name(chunk)));
+    // Names are made for errors only: a large index has a million records.
+    if (const Status rest = ParseRest(in, &chunk); !rest.ok()) {
+      return rest.error().With(inventory_[static_cast<size_t>(tensor)].name + " " +
+                               tensor::BoxText(chunk.box));
+    }
     return chunk;
   }
 
@@ -133,10 +137,6 @@ class RecordParser {
     box.col_step = GetNumber(in);
     if (box.row_step == 1 && box.col_step == 1) in.Fail();  // one box, one form
     return box;
-  }
-
-  std::string Name(const PartChunk& chunk) const {
-    return inventory_[static_cast<size_t>(chunk.tensor)].name + " " + tensor::BoxText(chunk.box);
   }
 
   // All that depends on what the chunk's tensor looks like.
@@ -212,7 +212,9 @@ Result<PartIndex> ParseIndex(ByteSpan index, int64_t payload_end,
   parsed.chunks.reserve(count);
   RecordParser records(inventory, parsed.identity.kind, payload_end);
   for (uint64_t i = 0; i < count; ++i) {
-    parsed.chunks.push_back(WC_TRY(records.Parse(in).With("record " + std::to_string(i))));
+    Result<PartChunk> chunk = records.Parse(in);
+    if (!chunk.ok()) return chunk.error().With("record " + std::to_string(i));
+    parsed.chunks.push_back(*chunk);
   }
   if (!in.done()) return Invalid("bytes behind the last record");
   if (records.end_of_payloads() != payload_end) {
