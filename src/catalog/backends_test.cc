@@ -38,9 +38,7 @@ class MemoryHome : public CatalogHome {
 // Several connections to one file: each call comes from another one, as from other processes.
 class SqliteHome : public CatalogHome {
  public:
-  // In memory if possible: the suite syncs thousands of times.
-  explicit SqliteHome(int handles)
-      : directory_(os::RealWorld(), Must(world_.fs.Exists("/dev/shm")) ? "/dev/shm" : "/tmp") {
+  explicit SqliteHome(int handles) : directory_(os::RealWorld(), ScratchParent()) {
     for (int i = 0; i < handles; ++i) {
       handles_.push_back(
           Must(OpenSqliteCatalog(world_, os::JoinPath(directory_.path(), "catalog.db"))));

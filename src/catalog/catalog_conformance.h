@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "catalog/catalog.h"
+#include "os/world.h"
 
 namespace weightcast::catalog {
 
@@ -71,6 +72,12 @@ std::vector<SideFileRow> ToySideFiles();
 Announcement ToyAnnouncement(const Version& version, int32_t rank, int base, int next,
                              const std::vector<int32_t>& carried = {});
 ObjectRef ToyObject(const Version& version, int32_t rank, ObjectRole role, int64_t bytes = 1000);
+
+// Where SQLite files of tests go: in memory if possible, since they sync thousands of times.
+inline std::string ScratchParent() {
+  const Result<bool> memory = os::RealWorld().fs.Exists("/dev/shm");
+  return memory.ok() && *memory ? "/dev/shm" : "/tmp";
+}
 
 // "conflict: message" or "ok", for comparing with a pattern.
 template <typename T>

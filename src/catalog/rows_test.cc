@@ -16,7 +16,7 @@ using testing::ElementsAre;
 
 class RowsTest : public testing::TestWithParam<bool> {
  protected:
-  RowsTest() : directory_(os::RealWorld()) {
+  RowsTest() : directory_(os::RealWorld(), ScratchParent()) {
     if (!GetParam()) {
       rows_ = NewMemoryRows([] { return int64_t{42}; });
       return;

@@ -25,7 +25,7 @@ using testing::StartsWith;
 class SqliteTest : public testing::Test {
  protected:
   SqliteTest()
-      : directory_(os::RealWorld(), Must(os::RealFs().Exists("/dev/shm")) ? "/dev/shm" : "/tmp"),
+      : directory_(os::RealWorld(), ScratchParent()),
         path_(os::JoinPath(directory_.path(), "catalog.db")) {}
 
   Result<std::unique_ptr<Catalog>> Open(SqliteOptions options = {}) {
