@@ -48,8 +48,8 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : rep_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  Result(Error error)
-      : rep_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)                          // NOLINT(google-explicit-constructor)
+      : rep_(std::unexpected(std::move(error))) {}
 
   bool ok() const { return rep_.has_value(); }
   const Error& error() const { return rep_.error(); }
@@ -74,8 +74,8 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error)
-      : rep_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)  // NOLINT(google-explicit-constructor)
+      : rep_(std::unexpected(std::move(error))) {}
 
   bool ok() const { return rep_.has_value(); }
   const Error& error() const { return rep_.error(); }
