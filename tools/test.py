@@ -45,7 +45,8 @@ def run_pytest(build, paths, scratch):
     junit = scratch / "pytest.xml"
     command = [str(ROOT / "build/venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider",
                f"--junitxml={junit}", *paths]
-    env = {**os.environ, "WEIGHTCAST_BINARY": str(build / "weightcast"), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "WEIGHTCAST_BUILD": str(build),
+           "WEIGHTCAST_BINARY": str(build / "weightcast"), "PYTHONDONTWRITEBYTECODE": "1"}
     code = subprocess.run(command, check=False, cwd=ROOT, env=env).returncode
     outcomes = results.from_junit(junit) if junit.exists() else []
     if code not in (0, 1) or not outcomes:
