@@ -20,14 +20,14 @@ void PutPlanes(const ChunkDiff& diff, Scratch::State& state, Bytes* out) {
       const U word = LoadUnit<U>(diff.old_units, i) ^ LoadUnit<U>(diff.new_units, i);
       state.planes[i] = static_cast<uint8_t>(word >> (8 * b));
     }
-    state.coder.Pack(state.planes, {}, Repeats::kMany, out);
+    state.coder.Pack(state.planes, {}, Repeats::kUnknown, out);
   }
 }
 
 // A mask is little endian, so that its first bytes are the bits of the format.
 void Encode(const ChunkDiff& diff, const ChunkProfile&, Scratch::State& state, Bytes* out) {
   const ByteSpan bits(reinterpret_cast<const uint8_t*>(diff.mask.data()), (diff.units + 7) / 8);
-  state.coder.Pack(bits, {}, Repeats::kMany, out);
+  state.coder.Pack(bits, {}, Repeats::kUnknown, out);
   WithUnit(diff.format.bytes, [&]<typename U>() { PutPlanes<U>(diff, state, out); });
 }
 

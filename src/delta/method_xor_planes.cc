@@ -16,7 +16,7 @@ void PutPlanes(const ChunkDiff& diff, Scratch::State& state, Bytes* out) {
       const U base = diff.base.empty() ? U{0} : LoadUnit<U>(diff.base, i);
       state.planes[i] = static_cast<uint8_t>((LoadUnit<U>(diff.next, i) ^ base) >> (8 * b));
     }
-    state.coder.Pack(state.planes, {}, Repeats::kMany, out);
+    state.coder.Pack(state.planes, {}, Repeats::kUnknown, out);
   }
 }
 

@@ -2,44 +2,33 @@
 
 #include <zstd.h>
 
-#include <array>
-
-#include "delta/cost.h"
+#include <algorithm>
 
 namespace weightcast::delta {
 namespace {
 
 constexpr int kLevel = 1;  // higher levels gain nothing on these streams (docs/design/codec.md)
 
-// A repeat of fewer bytes costs more than it saves: streams are nearly noise. The smallest hash
-// table still finds runs, which is what a few repeats are.
+// A repeat of fewer bytes costs more than it saves. The smallest hash table still finds runs.
 constexpr int kMinMatch = 7;
-constexpr int kHashLogForFew = 6;
+constexpr int kHashLogForRuns = 6;
 
 // A frame costs 9 bytes or more and its first table some 10; what is shorter never wins.
 constexpr size_t kCompressFrom = 64;
 
-// Long streams are first sampled: mantissa bytes of whole tensors are noise, and finding that out
-// by compressing them costs a third of a full publish.
-constexpr size_t kSampleFrom = 64 * 1024;
-constexpr size_t kSamples = 8192;
+// A sample is so many pieces, spread evenly. Mantissa bytes of whole tensors are noise, and finding
+// that out by compressing all of them would take a third of a full publish.
+constexpr size_t kPieces = 4;
+constexpr size_t kPieceBytes = 8 * 1024;
 
-bool LooksLikeNoise(ByteSpan content) {
-  if (content.size() < kSampleFrom) return false;
-  std::array<uint32_t, 256> counts{};
-  const size_t stride = content.size() / kSamples;
-  size_t samples = 0;
-  for (size_t i = 0; i < content.size(); i += stride, ++samples) ++counts[content[i]];
-  // 8192 samples of even bytes look like 7.977 bits each: the estimate lacks 255 / (2 ln 2) bits.
-  return EntropyBits(counts) > samples * 794 / 100;
-}
+void Check(size_t zstd_code) { WC_CHECK(!ZSTD_isError(zstd_code)); }
 
 }  // namespace
 
 StreamCoder::StreamCoder() : compressor_(ZSTD_createCCtx()), decompressor_(ZSTD_createDCtx()) {
   WC_CHECK(compressor_ != nullptr && decompressor_ != nullptr);
-  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_compressionLevel, kLevel)));
-  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_minMatch, kMinMatch)));
+  Check(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_compressionLevel, kLevel));
+  Check(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_minMatch, kMinMatch));
 }
 
 StreamCoder::~StreamCoder() {
@@ -47,13 +36,12 @@ StreamCoder::~StreamCoder() {
   ZSTD_freeDCtx(decompressor_);
 }
 
-bool StreamCoder::Compress(ByteSpan content, std::span<const size_t> cuts, Repeats repeats) {
-  if (content.size() < kCompressFrom || LooksLikeNoise(content)) return false;
+size_t StreamCoder::Compress(ByteSpan content, std::span<const size_t> cuts, Effort effort) {
   frame_.resize(ZSTD_compressBound(content.size()) + 16 * (cuts.size() + 1));
-  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_reset(compressor_, ZSTD_reset_session_only)));
-  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(compressor_, content.size())));
-  const int hash_log = repeats == Repeats::kFew ? kHashLogForFew : 0;
-  WC_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_hashLog, hash_log)));
+  Check(ZSTD_CCtx_reset(compressor_, ZSTD_reset_session_only));
+  Check(ZSTD_CCtx_setPledgedSrcSize(compressor_, content.size()));
+  Check(ZSTD_CCtx_setParameter(compressor_, ZSTD_c_hashLog,
+                               effort == Effort::kRuns ? kHashLogForRuns : 0));
   ZSTD_inBuffer in{content.data(), 0, 0};
   ZSTD_outBuffer out{frame_.data(), frame_.size(), 0};
   for (size_t i = 0; i <= cuts.size(); ++i) {
@@ -64,13 +52,32 @@ bool StreamCoder::Compress(ByteSpan content, std::span<const size_t> cuts, Repea
     WC_CHECK(left == 0 && in.pos == in.size);
   }
   frame_.resize(out.pos);
-  return frame_.size() + 4 < content.size();
+  return out.pos;
+}
+
+bool StreamCoder::Sample(ByteSpan content, Effort* effort) {
+  ByteSpan sample = content;
+  const size_t stride = content.size() / kPieces;
+  if (stride > 2 * kPieceBytes) {
+    sample_.clear();
+    for (size_t i = 0; i < kPieces; ++i) {
+      ByteWriter(&sample_).PutBytes(content.subspan(i * stride, kPieceBytes));
+    }
+    sample = sample_;
+  }
+  const size_t runs = Compress(sample, {}, Effort::kRuns);
+  const size_t repeats = Compress(sample, {}, Effort::kRepeats);
+  *effort = runs <= repeats ? Effort::kRuns : Effort::kRepeats;
+  return std::min(runs, repeats) < sample.size() - sample.size() / 64;
 }
 
 void StreamCoder::Pack(ByteSpan content, std::span<const size_t> cuts, Repeats repeats,
                        Bytes* out) {
+  Effort effort = Effort::kRuns;
+  const bool tried =
+      content.size() >= kCompressFrom && (repeats == Repeats::kFew || Sample(content, &effort));
+  const bool smaller = tried && Compress(content, cuts, effort) + 4 < content.size();
   ByteWriter writer(out);
-  const bool smaller = Compress(content, cuts, repeats);
   writer.PutVarint(smaller ? frame_.size() : 0);
   writer.PutBytes(smaller ? ByteSpan(frame_) : content);
 }

@@ -13,9 +13,9 @@ struct ZSTD_DCtx_s;
 
 namespace weightcast::delta {
 
-// What to expect of a stream: kFew keeps the match finder from finding repeats in near-noise that
-// cost more than they save.
-enum class Repeats : uint8_t { kFew, kMany };
+// What to expect of a stream. In near-noise the match finder finds repeats that cost more than they
+// save, and takes most of the time; kFew keeps it from that, kUnknown tries both on a sample.
+enum class Repeats : uint8_t { kFew, kUnknown };
 
 class StreamCoder {
  public:
@@ -32,12 +32,17 @@ class StreamCoder {
   Status Unpack(ByteReader& in, MutableByteSpan out);
 
  private:
-  // Appends a frame if it is smaller than `content` by more than its own length field.
-  bool Compress(ByteSpan content, std::span<const size_t> cuts, Repeats repeats);
+  enum class Effort : uint8_t { kRuns, kRepeats };  // what the match finder can find
+
+  // Leaves a frame in frame_, and returns its size.
+  size_t Compress(ByteSpan content, std::span<const size_t> cuts, Effort effort);
+  // Whether a frame is worth trying, and with which effort.
+  bool Sample(ByteSpan content, Effort* effort);
 
   ZSTD_CCtx_s* compressor_;
   ZSTD_DCtx_s* decompressor_;
-  Bytes frame_;  // of the last Compress
+  Bytes frame_;
+  Bytes sample_;
 };
 
 }  // namespace weightcast::delta

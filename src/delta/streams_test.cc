@@ -61,6 +61,22 @@ TEST(StreamsTest, CutsChangeNothingButTheSize) {
   }
 }
 
+TEST(StreamsTest, UnknownRepeatsAreFoundOut) {
+  StreamCoder coder;
+  Bytes counting(100000);  // a period of 256: no runs, only repeats
+  for (size_t i = 0; i < counting.size(); ++i) counting[i] = static_cast<uint8_t>(i);
+  Bytes packed;
+  coder.Pack(counting, {}, Repeats::kUnknown, &packed);
+  EXPECT_LT(packed.size(), 1000u);
+  const Bytes skewed = Skewed(100000);
+  packed.clear();
+  coder.Pack(skewed, {}, Repeats::kUnknown, &packed);
+  EXPECT_EQ(packed, Packed(coder, skewed));
+  packed.clear();
+  coder.Pack(Noise(100000), {}, Repeats::kUnknown, &packed);
+  EXPECT_EQ(packed.size(), 100001u);
+}
+
 TEST(StreamsTest, RefusesEveryTruncationAndOtherSizes) {
   StreamCoder coder;
   for (const Bytes& content : {Skewed(300), Noise(40)}) {
