@@ -74,7 +74,7 @@ const States& StatesAt(int64_t rate) {
 }
 
 void Report(benchmark::State& state, const States& states) {
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * 2 * kUnits));
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(2 * kUnits));
   state.counters["density"] = states.changed / static_cast<double>(kUnits);
   state.counters["B_per_changed"] = states.payload_bytes / states.changed;
 }
