@@ -3,17 +3,37 @@
 namespace weightcast::delta {
 namespace {
 
+template <int W>
+struct SignedOf;
+template <>
+struct SignedOf<1> {
+  using Type = int8_t;
+};
+template <>
+struct SignedOf<2> {
+  using Type = int16_t;
+};
+template <>
+struct SignedOf<4> {
+  using Type = int32_t;
+};
+template <>
+struct SignedOf<8> {
+  using Type = int64_t;
+};
+
+// Loops over 64 numbers of the unit's own width, which compilers turn into vectors by themselves.
 struct Portable {
   template <int W>
   struct Group {
-    int64_t magnitude[64];
+    using Int = typename SignedOf<W>::Type;
+    Int magnitude[64];
 
     static Group Load(const uint8_t* from) {
+      constexpr auto kMagnitude = static_cast<Int>(~uint64_t{0} >> (64 - 8 * W + 1));
       Group group;
-      for (int i = 0; i < 64; ++i) {
-        const uint64_t bits = LoadUnit<W>(from + i * W);
-        group.magnitude[i] = static_cast<int64_t>(bits & (~uint64_t{0} >> (64 - 8 * W + 1)));
-      }
+      memcpy(group.magnitude, from, sizeof group.magnitude);
+      for (Int& unit : group.magnitude) unit = static_cast<Int>(unit & kMagnitude);
       return group;
     }
     uint64_t Above(int64_t limit) const {
@@ -24,9 +44,10 @@ struct Portable {
     uint64_t CountsAbove(const ScanLimits& limits) const {
       uint64_t counts = 0;
       for (int k = 0; k < 7; ++k) {
-        unsigned above = 0;
-        for (int i = 0; i < 64; ++i) above += magnitude[i] > limits.limit[k + 1] ? 1 : 0;
-        counts |= uint64_t{above} << (8 * k);
+        const auto limit = static_cast<Int>(limits.limit[k + 1]);
+        Int above = 0;
+        for (const Int unit : magnitude) above = static_cast<Int>(above + (unit > limit ? 1 : 0));
+        counts |= static_cast<uint64_t>(above) << (8 * k);
       }
       return counts;
     }
