@@ -102,7 +102,7 @@ class Bench:
         self.speeds = {}  # name -> bytes/s, one a round
         self.facts = {}  # name -> value
         say(f"making models in {directory}")
-        for name, args in (("a", ["--size", size]), ("b", ["--from", directory / "a"]),
+        for name, args in (("a", ["--size", size]), ("b", ["--from", directory / "a", "--learning-rate", "5e-7"]),
                            ("shards", ["--size", size, "--from", directory / "a", "--shards", "2,2"])):
             weightcast("bench", "generate", directory / name, *args)
         self.weights = next((directory / "a").glob("*.safetensors"))
@@ -171,11 +171,11 @@ class Bench:
                 part.unlink()
 
     def codec(self):
-        """Digest and diff alone, without files: the command measures them beside its own memcpy."""
+        """Digest, diff, encode and decode alone, on one thread and without files."""
         run = weightcast("bench", "codec", "--no-baselines", self.dir / "a", self.dir / "b")
-        rates = run.document["gb_per_s"]
-        for name, rate in rates.items():
-            self.facts[f"codec {name}, ratio to memcpy"] = rate / rates["memcpy"]
+        for name, rate in run.document["gb_per_s"].items():
+            if name != "memcpy":
+                self.speeds.setdefault(f"codec {name}", []).append(rate * 1e9)
 
     def on_disk(self, disk):
         """The same update with image and store on a disk: how much is written, how long it takes."""
@@ -211,7 +211,7 @@ TARGETS = [
     Target("publish 1 %, stall", "memcpy", 0.20),
     Target("pull full", "cp", 0.25),
     Target("pull 1 %", "memcpy", 0.15),
-    Target("codec digest_full, ratio to memcpy", "at least", 0.60),
+    Target("codec digest_full", "memcpy", 0.60),
     Target("publish full, RssAnon", "bytes", 256 * MIB),
     Target("publish 1 %, RssAnon", "bytes", 256 * MIB),
     Target("pull full, RssAnon", "bytes", 256 * MIB),
@@ -227,20 +227,17 @@ def say(text):
 def judge(bench):
     """Rows (what, value, target, verdict)."""
     speed = {name: statistics.median(values) for name, values in bench.speeds.items()}
+
+    def rates(name):
+        return (f"{speed[name] / 1e9:.2f} GB/s, {speed[name] / speed['memcpy']:.2f} × memcpy, "
+                f"{speed[name] / speed['cp']:.2f} × cp")
+
     rows = []
     for target in TARGETS:
         if target.base in speed:
-            if target.name not in speed:
-                continue
             ratio = speed[target.name] / speed[target.base]
-            value = (f"{speed[target.name] / 1e9:.2f} GB/s, {speed[target.name] / speed['memcpy']:.2f} × memcpy, "
-                     f"{speed[target.name] / speed['cp']:.2f} × cp")
+            value = rates(target.name)
             wanted, met = f"≥ {target.limit:.2f} × {target.base}", ratio >= target.limit
-        elif target.name not in bench.facts:
-            continue
-        elif target.base == "at least":
-            value = f"{bench.facts[target.name]:.2f}"
-            wanted, met = f"≥ {target.limit:.2f}", bench.facts[target.name] >= target.limit
         elif target.base == "bytes":
             value = f"{bench.facts[target.name] / MIB:.0f} MiB"
             wanted, met = f"≤ {target.limit / MIB:.0f} MiB", bench.facts[target.name] <= target.limit
@@ -249,8 +246,9 @@ def judge(bench):
             value, wanted, met = f"{share:.2%} of the model", f"≤ {target.limit:.0%}", share <= target.limit
         rows.append((target.name, value, wanted, "met" if met else "MISSED"))
     named = {target.name for target in TARGETS}
-    for name in ("memcpy", "cp"):
-        rows.append((name, f"{speed[name] / 1e9:.2f} GB/s", "", ""))
+    for name in speed:
+        if name not in named:
+            rows.append((name, rates(name), "", ""))
     for name, value in bench.facts.items():
         if name not in named:
             text = f"{value / 1e6:.0f} MB" if name.endswith("written") else f"{value:.4g}"
@@ -261,7 +259,7 @@ def judge(bench):
 def record(rows, bench, rounds, path):
     commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, check=False,
                             capture_output=True, text=True).stdout.strip()
-    cpu = next((line.split(": ")[1] for line in open("/proc/cpuinfo") if line.startswith("model name")),
+    cpu = next((line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
                platform.machine())
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     lines = [
