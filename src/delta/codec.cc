@@ -134,6 +134,7 @@ ChunkInfo EncodeChunk(tensor::DType dtype, ByteSpan base, ByteSpan next, Scratch
   return {EncodeSmallest(diff, profile, state, out), static_cast<int64_t>(state.changed.size())};
 }
 
+// NOLINTNEXTLINE(readability-function-size): one parameter for each thing that a record says.
 Status DecodeChunk(Method method, tensor::DType dtype, int64_t changed_units, ByteSpan payload,
                    ByteSpan base, Scratch& scratch, MutableByteSpan next) {
   Scratch::State& state = scratch.state();

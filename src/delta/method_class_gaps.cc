@@ -19,7 +19,7 @@ constexpr uint32_t kEscape = 15;  // a nibble that says "the rest follows in the
 constexpr size_t kVarintBytesMax = 10;
 
 // What another block costs: its header and a Huffman table.
-constexpr uint64_t kBlockBits = 8 * 50;
+constexpr uint64_t kBlockBits = 400;
 
 struct ClassPart {
   size_t count = 0;

@@ -154,7 +154,7 @@ TEST(PartGoldenTest, ErrorsAreRefusedForEver) {
 // ---- Writing them.
 
 template <typename U>
-std::function<void(Bytes&)> Each(std::function<U(size_t, U)> change) {
+std::function<void(Bytes&)> Each(const std::function<U(size_t, U)>& change) {
   return [change](Bytes& bytes) {
     for (size_t i = 0; i * sizeof(U) < bytes.size(); ++i) {
       StoreUnit<U>(bytes, i, change(i, LoadUnit<U>(bytes, i)));
@@ -287,11 +287,14 @@ struct GoldenError {
   BuiltPart part;
 };
 
+// NOLINTNEXTLINE(readability-function-size): a table.
 std::vector<GoldenError> GoldenErrors(const GoldenWriter& writer) {
   const BuiltPart delta = writer.Delta();
   const auto size = static_cast<int64_t>(delta.object.size());
-  const auto edited = [&](std::function<void(Listing&)> edit) { return writer.Edited(edit); };
-  const auto payload = [&](std::function<void(Bytes&)> edit) {
+  const auto edited = [&](const std::function<void(Listing&)>& edit) {
+    return writer.Edited(edit);
+  };
+  const auto payload = [&](const std::function<void(Bytes&)>& edit) {
     return writer.Edited([edit](Listing& list) { edit(list[0].payload); });
   };
   BuiltPart cut = delta;
@@ -398,6 +401,28 @@ void WriteFooterSeed(const std::string& name, const BuiltPart& part) {
   WriteFile(std::string(kCorpus) + "part_footer/" + name, seed);
 }
 
+void WritePayloadSeed(DType dtype, size_t rarity, bool without_base) {
+  const UnitFormat format = FormatOf(dtype);
+  FuzzedPayload seed{.dtype = static_cast<uint8_t>(dtype), .without_base = without_base};
+  seed.units = 700;
+  const Bytes base = FuzzedPayload::Base(seed.units * format.bytes);
+  Bytes next = base;
+  WithUnit(format.bytes, [&]<typename U>() {
+    for (size_t i = 0; i < seed.units; i += rarity) {
+      StoreUnit(next, i, ApplyStep(format, LoadUnit<U>(base, i), static_cast<U>(i % 23)));
+    }
+  });
+  Scratch scratch;
+  Bytes payload;
+  const ChunkInfo info = EncodeChunk(dtype, without_base ? Bytes() : base, next, scratch, &payload);
+  seed.method = info.method;
+  seed.changed_units = static_cast<uint16_t>(info.changed_units);
+  seed.payload = payload;
+  WriteFile(std::string(kCorpus) + "chunk_payload/" + std::string(DTypeName(dtype)) + "_" +
+                std::to_string(rarity) + (without_base ? "_full" : ""),
+            seed.Store());
+}
+
 TEST(PartGoldenTest, DISABLED_WriteFuzzSeeds) {
   const GoldenWriter writer;
   WriteFooterSeed("delta", writer.Delta());
@@ -406,31 +431,11 @@ TEST(PartGoldenTest, DISABLED_WriteFuzzSeeds) {
   for (const GoldenError& error : GoldenErrors(writer)) {
     if (error.code == Code::kInvalidData) WriteFooterSeed("bad_" + error.name, error.part);
   }
-  Scratch scratch;
   for (const DType dtype : {DType::kBf16, DType::kF8E5M2, DType::kF32, DType::kF64, DType::kI16,
                             DType::kBool, DType::kC64}) {
     for (const size_t rarity : {1u, 3u, 60u}) {
-      for (const bool without_base : {false, true}) {
-        const UnitFormat format = FormatOf(dtype);
-        FuzzedPayload seed{.dtype = static_cast<uint8_t>(dtype), .without_base = without_base};
-        seed.units = 700;
-        const Bytes base = FuzzedPayload::Base(seed.units * format.bytes);
-        Bytes next = base;
-        WithUnit(format.bytes, [&]<typename U>() {
-          for (size_t i = 0; i < seed.units; i += rarity) {
-            StoreUnit(next, i, ApplyStep(format, LoadUnit<U>(base, i), static_cast<U>(i % 23)));
-          }
-        });
-        Bytes payload;
-        const ChunkInfo info =
-            EncodeChunk(dtype, without_base ? Bytes() : base, next, scratch, &payload);
-        seed.method = info.method;
-        seed.changed_units = static_cast<uint16_t>(info.changed_units);
-        seed.payload = payload;
-        WriteFile(std::string(kCorpus) + "chunk_payload/" + std::string(DTypeName(dtype)) + "_" +
-                      std::to_string(rarity) + (without_base ? "_full" : ""),
-                  seed.Store());
-      }
+      WritePayloadSeed(dtype, rarity, false);
+      WritePayloadSeed(dtype, rarity, true);
     }
   }
 }

@@ -63,40 +63,48 @@ std::vector<Bin> CountOctaves(const UnitFormat& format, ByteSpan base, ByteSpan 
   return bins;
 }
 
+// Of every number of classes over the first bins: the least bits, and where the last class starts.
+struct Cuts {
+  template <typename T>
+  using Table = std::array<std::array<T, kBinsMax + 1>, kClassesMax + 1>;  // [classes][bins]
+  Table<uint64_t> bits;
+  Table<uint8_t> start{};
+
+  // One class more, from bin `first` up to `end`.
+  void Extend(size_t first, size_t end, uint64_t class_bits) {
+    for (size_t classes = 1; classes <= kClassesMax; ++classes) {
+      const uint64_t all = bits[classes - 1][first] + class_bits;
+      if (all >= bits[classes][end]) continue;
+      bits[classes][end] = all;
+      start[classes][end] = static_cast<uint8_t>(first);
+    }
+  }
+};
+
 // Cuts the bins into at most kClassesMax classes so that marking the changed units class by class
 // costs the fewest bits: dynamic programming over where the last class starts.
 void ChooseClasses(std::span<const Bin> bins, ChunkProfile* profile) {
   const size_t n = bins.size();
-  using Row = std::array<uint64_t, kBinsMax + 1>;
-  std::array<Row, kClassesMax + 1> best;  // [classes][bins]: least bits
-  std::array<std::array<uint8_t, kBinsMax + 1>, kClassesMax + 1> start{};  // of the last class
-  for (Row& row : best) row.fill(std::numeric_limits<uint64_t>::max() / 2);
-  best[0][0] = 0;
+  Cuts cuts;
+  for (auto& row : cuts.bits) row.fill(std::numeric_limits<uint64_t>::max() / 2);
+  cuts.bits[0][0] = 0;
   for (size_t first = 0; first < n; ++first) {
-    uint64_t units = 0;
-    uint64_t changed = 0;
+    Bin merged;
     for (size_t end = first + 1; end <= n; ++end) {
-      units += bins[end - 1].units;
-      changed += bins[end - 1].changed;
-      const uint64_t bits = MarkBits(changed, units) + kClassBits;
-      for (size_t classes = 1; classes <= kClassesMax; ++classes) {
-        const uint64_t all = best[classes - 1][first] + bits;
-        if (all < best[classes][end]) {
-          best[classes][end] = all;
-          start[classes][end] = static_cast<uint8_t>(first);
-        }
-      }
+      merged.units += bins[end - 1].units;
+      merged.changed += bins[end - 1].changed;
+      cuts.Extend(first, end, MarkBits(merged.changed, merged.units) + kClassBits);
     }
   }
   size_t classes = 1;
   for (size_t c = 2; c <= kClassesMax; ++c) {
-    if (best[c][n] < best[classes][n]) classes = c;
+    if (cuts.bits[c][n] < cuts.bits[classes][n]) classes = c;
   }
-  profile->gap_bits = best[classes][n];
+  profile->gap_bits = cuts.bits[classes][n];
   profile->classes.classes = classes;
   size_t end = n;
   for (size_t c = classes; c-- > 0;) {
-    end = start[c + 1][end];
+    end = cuts.start[c + 1][end];
     profile->classes.first_octave[c] = c == 0 ? 0 : bins[end].first_octave;
   }
 }

@@ -15,24 +15,14 @@ namespace {
 const ScanKernels* KernelsOf(ScanKernel kernel) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  switch (kernel) {
-    case ScanKernel::kPortable:
-      return &kScanPortable;
-    case ScanKernel::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
-                     __builtin_cpu_supports("bmi")
-                 ? &kScanAvx2
-                 : nullptr;
-    case ScanKernel::kAvx512:
-      return KernelsOf(ScanKernel::kAvx2) != nullptr && __builtin_cpu_supports("avx512f") &&
-                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
-                 ? &kScanAvx512
-                 : nullptr;
-  }
-  return nullptr;
-#else
-  return kernel == ScanKernel::kPortable ? &kScanPortable : nullptr;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
+                    __builtin_cpu_supports("bmi");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (kernel == ScanKernel::kAvx2) return avx2 ? &kScanAvx2 : nullptr;
+  if (kernel == ScanKernel::kAvx512) return avx512 ? &kScanAvx512 : nullptr;
 #endif
+  return kernel == ScanKernel::kPortable ? &kScanPortable : nullptr;
 }
 
 const ScanKernels* BestKernels() {
@@ -53,9 +43,11 @@ size_t WidthIndex(size_t unit_bytes) {
   return unit_bytes == 1 ? 0 : unit_bytes == 2 ? 1 : unit_bytes == 4 ? 2 : 3;
 }
 
+constexpr size_t kGroupBytesMax = size_t{64} * 8;
+
 // The last units of a chunk, padded with zeros to a whole group.
 struct LastGroup {
-  alignas(64) std::array<uint8_t, 64 * 8> bytes{};
+  alignas(64) std::array<uint8_t, kGroupBytesMax> bytes{};
   explicit LastGroup(ByteSpan rest) { std::ranges::copy(rest, bytes.begin()); }
 };
 
@@ -154,7 +146,7 @@ size_t UnitSelector::Next(ByteSpan base, std::span<uint64_t> mask, MutableByteSp
   const size_t done = groups * 64 * table_.format.bytes;
   if (done < base.size()) {
     const LastGroup last(base.subspan(done));
-    std::array<uint8_t, 64 * 8> restored;
+    std::array<uint8_t, kGroupBytesMax> restored;
     uint64_t bits = 0;
     select(scan_.limits, last.bytes.data(), 1, state, &bits, restored.data());
     mask[groups] = bits & ((uint64_t{1} << units % 64) - 1);  // what fell into the padding is lost

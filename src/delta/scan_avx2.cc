@@ -8,6 +8,9 @@ namespace {
 
 struct Avx2 {
   template <int W>
+  static constexpr size_t kVectors = size_t{2} * W;  // of a group
+
+  template <int W>
   static __m256i Broadcast(int64_t value) {
     if constexpr (W == 1) return _mm256_set1_epi8(static_cast<char>(value));
     if constexpr (W == 2) return _mm256_set1_epi16(static_cast<short>(value));
@@ -34,19 +37,20 @@ struct Avx2 {
 
   // A bit a unit from 2 * W vectors whose lanes are all ones or all zeros; in the order of units,
   // or (cheaper for 16-bit lanes, and enough for counting) in any order.
-  template <int W, bool kInOrder, typename Lanes>
+  template <int W, bool InOrder, typename Lanes>
   static uint64_t Bits(Lanes lanes) {
     if constexpr (W == 2) {
       uint64_t bits = 0;
-      for (int half = 0; half < 2; ++half) {
+      for (size_t half = 0; half < 2; ++half) {
         __m256i bytes = _mm256_packs_epi16(lanes(2 * half), lanes(2 * half + 1));
-        if constexpr (kInOrder) bytes = _mm256_permute4x64_epi64(bytes, 0xd8);
+        if constexpr (InOrder) bytes = _mm256_permute4x64_epi64(bytes, 0xd8);
         bits |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(bytes))} << (32 * half);
       }
       return bits;
     } else {
       uint64_t bits = 0;
-      for (int v = 0; v < 2 * W; ++v) bits |= uint64_t{VectorBits<W>(lanes(v))} << (32 / W * v);
+      for (size_t v = 0; v < kVectors<W>; ++v)
+        bits |= uint64_t{VectorBits<W>(lanes(v))} << (32 / W * v);
       return bits;
     }
   }
@@ -69,26 +73,26 @@ struct Avx2 {
 
   template <int W>
   struct Group {
-    __m256i magnitude[static_cast<size_t>(2 * W)];
+    __m256i magnitude[kVectors<W>];
 
     static Group Load(const uint8_t* from) {
       const __m256i mask = Broadcast<W>(static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * W + 1)));
       Group group;
-      for (int v = 0; v < 2 * W; ++v) {
+      for (size_t v = 0; v < kVectors<W>; ++v) {
         group.magnitude[v] = _mm256_and_si256(LoadVector(from + 32 * v), mask);
       }
       return group;
     }
     uint64_t Above(int64_t limit) const {
       const __m256i limits = Broadcast<W>(limit);
-      return Bits<W, true>([&](int v) { return Greater<W>(magnitude[v], limits); });
+      return Bits<W, true>([&](size_t v) { return Greater<W>(magnitude[v], limits); });
     }
     uint64_t CountsAbove(const Limits<W>& limits) const {
       uint64_t counts = 0;
       for (int k = 0; k < 7; ++k) {
         const __m256i limit = limits.limit[k];
         const uint64_t bits =
-            Bits<W, false>([&](int v) { return Greater<W>(magnitude[v], limit); });
+            Bits<W, false>([&](size_t v) { return Greater<W>(magnitude[v], limit); });
         counts |= uint64_t{CountOnes(bits)} << (8 * k);
       }
       return counts;
@@ -98,7 +102,7 @@ struct Avx2 {
   template <int W>
   static uint64_t Differ(const uint8_t* base, const uint8_t* next) {
     return ~Bits<W, true>(
-        [&](int v) { return Equal<W>(LoadVector(base + 32 * v), LoadVector(next + 32 * v)); });
+        [&](size_t v) { return Equal<W>(LoadVector(base + 32 * v), LoadVector(next + 32 * v)); });
   }
 
   struct Counts {

@@ -44,14 +44,14 @@ struct Avx512 {
     static Group Load(const uint8_t* from) {
       const __m512i mask = Broadcast<W>(static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * W + 1)));
       Group group;
-      for (int v = 0; v < W; ++v) {
+      for (size_t v = 0; v < W; ++v) {
         group.magnitude[v] = _mm512_and_si512(_mm512_loadu_si512(from + 64 * v), mask);
       }
       return group;
     }
     uint64_t Above(__m512i limit) const {
       uint64_t bits = 0;
-      for (int v = 0; v < W; ++v) bits |= Greater<W>(magnitude[v], limit) << (64 / W * v);
+      for (size_t v = 0; v < W; ++v) bits |= Greater<W>(magnitude[v], limit) << (64 / W * v);
       return bits;
     }
     uint64_t Above(int64_t limit) const { return Above(Broadcast<W>(limit)); }
@@ -65,7 +65,7 @@ struct Avx512 {
   template <int W>
   static uint64_t Differ(const uint8_t* base, const uint8_t* next) {
     uint64_t bits = 0;
-    for (int v = 0; v < W; ++v) {
+    for (size_t v = 0; v < W; ++v) {
       bits |= Different<W>(_mm512_loadu_si512(base + 64 * v), _mm512_loadu_si512(next + 64 * v))
               << (64 / W * v);
     }

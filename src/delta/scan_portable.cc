@@ -58,11 +58,13 @@ struct Portable {
 
   template <int W>
   static uint64_t Differ(const uint8_t* base, const uint8_t* next) {
-    if (memcmp(base, next, 64 * W) == 0) return 0;
+    typename Group<W>::Int old_units[64];
+    typename Group<W>::Int new_units[64];
+    memcpy(old_units, base, sizeof old_units);
+    memcpy(new_units, next, sizeof new_units);
+    if (memcmp(old_units, new_units, sizeof old_units) == 0) return 0;
     uint64_t bits = 0;
-    for (int i = 0; i < 64; ++i) {
-      bits |= uint64_t{LoadUnit<W>(base + i * W) != LoadUnit<W>(next + i * W)} << i;
-    }
+    for (int i = 0; i < 64; ++i) bits |= uint64_t{old_units[i] != new_units[i]} << i;
     return bits;
   }
 

@@ -19,7 +19,7 @@ constexpr size_t kCompressFrom = 64;
 // A sample is so many pieces, spread evenly. Mantissa bytes of whole tensors are noise, and finding
 // that out by compressing all of them would take a third of a full publish.
 constexpr size_t kPieces = 4;
-constexpr size_t kPieceBytes = 8 * 1024;
+constexpr size_t kPieceBytes = 8192;
 
 void Check(size_t zstd_code) { WC_CHECK(!ZSTD_isError(zstd_code)); }
 
