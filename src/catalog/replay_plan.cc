@@ -86,6 +86,32 @@ Result<ReplayPlan> Unreachable(const FindVersionFn& find, const ReplayRequest& r
   return Error{Code::kUnavailable, std::move(text)};
 }
 
+using ByUid = std::map<VersionUid, const Version*>;
+
+// Which of these versions have a complete chain among them: from a full version or a seed. Each
+// version is looked at once, however long the chains are.
+std::map<VersionUid, bool> HaveChains(const ByUid& versions) {
+  std::map<VersionUid, bool> known;
+  for (const auto& [uid, version] : versions) {
+    std::vector<VersionUid> path;
+    bool complete = false;
+    for (VersionUid at = uid;;) {
+      const auto answered = known.find(at);
+      const auto there = versions.find(at);
+      if (answered != known.end()) complete = answered->second;
+      if (answered != known.end() || there == versions.end()) break;
+      known[at] = false;  // what a circle of forged versions finds
+      path.push_back(at);
+      const Version& v = *there->second;
+      complete = v.kind == VersionKind::kFull || (v.kind == VersionKind::kSeed && v.base.empty());
+      if (complete || v.base.empty()) break;
+      at = v.base;
+    }
+    for (const VersionUid& passed : path) known[passed] = complete;
+  }
+  return known;
+}
+
 }  // namespace
 
 std::string VersionText(const Version& version) {
@@ -128,7 +154,7 @@ Result<ReplayPlan> ChooseReplay(const FindVersionFn& find, const ReplayRequest& 
 
 Result<ReplayPlan> ChooseReplay(const std::vector<Version>& versions,
                                 const ReplayRequest& request) {
-  std::map<VersionUid, const Version*> by_uid;
+  ByUid by_uid;
   for (const Version& version : versions) by_uid[version.uid] = &version;
   return ChooseReplay(
       [&](const VersionUid& uid) -> Result<const Version*> {
@@ -140,27 +166,16 @@ Result<ReplayPlan> ChooseReplay(const std::vector<Version>& versions,
 
 std::vector<const Version*> LostWithout(const std::vector<Version>& versions,
                                         const VersionUid& removed) {
-  std::map<VersionUid, const Version*> ready;
+  ByUid ready;
   for (const Version& version : versions) {
     if (version.state == VersionState::kReady) ready[version.uid] = &version;
   }
-  // Walks to a start, with or without the removed one.
-  const auto complete = [&](const Version* version, bool without) {
-    for (size_t steps = 0; steps <= ready.size(); ++steps) {
-      if (without && version->uid == removed) return false;
-      if (version->kind == VersionKind::kFull) return true;
-      if (version->base.empty()) return version->kind == VersionKind::kSeed;
-      const auto base = ready.find(version->base);
-      if (base == ready.end()) return false;
-      version = base->second;
-    }
-    return false;  // a circle
-  };
+  const std::map<VersionUid, bool> before = HaveChains(ready);
+  ready.erase(removed);
+  const std::map<VersionUid, bool> after = HaveChains(ready);
   std::vector<const Version*> lost;
   for (const auto& [uid, version] : ready) {
-    if (uid != removed && complete(version, false) && !complete(version, true)) {
-      lost.push_back(version);
-    }
+    if (before.at(uid) && !after.at(uid)) lost.push_back(version);
   }
   return lost;
 }
