@@ -62,6 +62,29 @@ class ScanTest : public testing::TestWithParam<Row> {
     return c;
   }
 
+  // Some units, and the ranks they have by definition.
+  struct Marked {
+    std::vector<uint64_t> mask;
+    std::vector<uint32_t> ranks;                           // as RankUnits gives them
+    std::array<std::vector<uint32_t>, kClassesMax> lists;  // class by class
+  };
+  Marked MarkRandomUnits(const ClassTable& table, const Bytes& base) {
+    const size_t units = base.size() / format_.bytes;
+    Marked marked;
+    marked.mask.resize(MaskWords(units));
+    std::array<uint32_t, kClassesMax> seen{};
+    const uint64_t rarity = 1 + random_() % 30;
+    for (size_t i = 0; i < units; ++i) {
+      const uint32_t c = ClassOf(table, OctaveAt(base, i));
+      const uint32_t rank = seen[c]++;
+      if (random_() % rarity != 0) continue;
+      marked.mask[i / 64] |= uint64_t{1} << i % 64;
+      marked.ranks.push_back(c << 24 | rank);
+      marked.lists[c].push_back(rank);
+    }
+    return marked;
+  }
+
   // The mask that a selector finds block by block; it copies the base as well.
   std::vector<uint64_t> Select(const ClassTable& table, const Bytes& base,
                                std::array<std::vector<uint32_t>, kClassesMax> lists,
@@ -118,26 +141,12 @@ TEST_P(ScanTest, RanksAreThoseOfTheDefinitionAndSelectIsTheInverse) {
     for (size_t classes = 1; classes <= kClassesMax; ++classes) {
       const Bytes base = RandomUnits(units);
       const ClassTable table = RandomTable(classes);
-      std::vector<uint64_t> mask(MaskWords(units));
-      std::vector<uint32_t> want;
-      std::array<uint32_t, kClassesMax> seen{};
-      std::array<std::vector<uint32_t>, kClassesMax> lists;
-      const uint64_t rarity = 1 + random_() % 30;
-      for (size_t i = 0; i < units; ++i) {
-        const uint32_t c = ClassOf(table, OctaveAt(base, i));
-        if (random_() % rarity == 0) {
-          mask[i / 64] |= uint64_t{1} << i % 64;
-          want.push_back(c << 24 | seen[c]);
-          lists[c].push_back(seen[c]);
-        }
-        ++seen[c];
-      }
-      std::vector<uint32_t> ranks(want.size());
-      RankUnits(table, base, mask, ranks.data());
-      ASSERT_EQ(ranks, want) << units << " units, " << classes << " classes";
-
+      const Marked want = MarkRandomUnits(table, base);
+      std::vector<uint32_t> ranks(want.ranks.size());
+      RankUnits(table, base, want.mask, ranks.data());
+      ASSERT_EQ(ranks, want.ranks) << units << " units, " << classes << " classes";
       for (const size_t block : {size_t{64}, size_t{640}, units}) {
-        ASSERT_EQ(Select(table, base, lists, block), mask);
+        ASSERT_EQ(Select(table, base, want.lists, block), want.mask);
       }
     }
   }
