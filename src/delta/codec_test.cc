@@ -386,10 +386,10 @@ INSTANTIATE_TEST_SUITE_P(
     Payloads, DamageTest,
     testing::Values(
         Damaged{"StoredGaps", DType::kBf16, 300, 20, Change::kOneUp, Method::kClassGaps},
-        Damaged{"CompressedGaps", DType::kBf16, 2000, 4, Change::kOneUp, Method::kClassGaps},
-        Damaged{"GapsWithTail", DType::kF32, 1500, 20, Change::kFewSteps, Method::kClassGaps},
+        Damaged{"CompressedGaps", DType::kBf16, 900, 4, Change::kOneUp, Method::kClassGaps},
+        Damaged{"GapsWithTail", DType::kF32, 800, 20, Change::kFewSteps, Method::kClassGaps},
         Damaged{"GapsWithoutClasses", DType::kI32, 1500, 30, Change::kOneUp, Method::kClassGaps},
-        Damaged{"Bitmap", DType::kI16, 2000, 3, Change::kAnyBits, Method::kBitmap},
+        Damaged{"Bitmap", DType::kI16, 500, 3, Change::kAnyBits, Method::kBitmap},
         Damaged{"Raw", DType::kF64, 40, 1, Change::kAnyBits, Method::kRaw}),
     [](const auto& row) { return row.param.name; });
 
