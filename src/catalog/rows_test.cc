@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "catalog/catalog_conformance.h"
 #include "catalog/sql/database.h"
 #include "catalog/sql/sqlite.h"
@@ -25,10 +27,14 @@ class RowsTest : public testing::TestWithParam<bool> {
     {
       Must(OpenSqliteCatalog(os::RealWorld(), path));
     }
-    auto database = Must(Database::Open(path, seconds(1)));
+    auto database = Must(Database::Open(path, seconds(60)));
     EXPECT_OK(database->Run("DELETE FROM rows"));
     rows_ = Must(NewSqliteRows(std::move(database), os::RealWorld().clock));
+    other_ = Must(NewSqliteRows(Must(Database::Open(path, seconds(60))), os::RealWorld().clock));
   }
+
+  // Another connection to the same rows, where there is such a thing.
+  Rows& other() { return other_ != nullptr ? *other_ : *rows_; }
 
   Status Put(const std::string& key, const std::string& value) {
     return rows_->Write([&](Txn& txn) { return txn.Put(key, AsBytes(value)); });
@@ -46,6 +52,7 @@ class RowsTest : public testing::TestWithParam<bool> {
 
   os::TempDir directory_;
   std::unique_ptr<Rows> rows_;
+  std::unique_ptr<Rows> other_;
 };
 
 TEST_P(RowsTest, KeepsWhatWasPut) {
@@ -104,6 +111,28 @@ TEST_P(RowsTest, AFailedWriteChangesNothing) {
   EXPECT_EQ(Text(status), "conflict: no");
   EXPECT_THAT(Scan(""), ElementsAre("deleted=2", "kept=1"));
   EXPECT_OK(Put("after", "7"));
+}
+
+TEST_P(RowsTest, WritesAreSerialWhoeverMakesThem) {
+  constexpr int kEach = 20;
+  const auto count_up = [](Rows& rows) -> Status {
+    for (int i = 0; i < kEach; ++i) {
+      WC_TRY(rows.Write([](Txn& txn) -> Status {
+        const std::optional<Bytes> before = WC_TRY(txn.Get("count"));
+        os::RealWorld().clock.SleepFor(milliseconds(1));  // the other one is at it, too
+        const Bytes after(before ? before->size() + 1 : 1, 'x');
+        return txn.Put("count", after);
+      }));
+    }
+    return Ok();
+  };
+  Status theirs;
+  std::thread thread([&] { theirs = count_up(other()); });
+  const Status mine = count_up(*rows_);
+  thread.join();
+  EXPECT_OK(mine);
+  EXPECT_OK(theirs);
+  EXPECT_THAT(Scan("count"), ElementsAre("count=" + std::string(2 * kEach, 'x')));
 }
 
 TEST_P(RowsTest, OneClockATransaction) {
