@@ -229,7 +229,9 @@ class PullRun {
       ops.push_back({&journals.back(), true});
     }
     if (!WC_TRY(SideFilesStaged(world_.fs, path_, from, to))) return false;
-    WC_TRY(Apply(from, to, ops));
+    auto weights =
+        WC_TRY(tensor::MappedWeights::Map(world_.fs, standing_->directory, /*writable=*/true));
+    WC_TRY(Apply(from, to, ops, weights));
     report_.how = "undo";
     return true;
   }
@@ -243,25 +245,44 @@ class PullRun {
     const Manifest to = NextManifest(from, {target(), digests_}, rules(), world_.boot_id);
     WC_TRY(StageSideFiles(world_.fs, path_, from, to, SourcesOfSideFiles(plan),
                           to.durability == Durability::kHost));
-    const Prepared prepared =
-        WC_TRY(WriteJournal(world_, {path_, standing_->directory, from, to, chain, batches,
-                                     options_.threads, [&] { lease_.Renew(); }, progress_}));
+    auto weights =
+        WC_TRY(tensor::MappedWeights::Map(world_.fs, standing_->directory, /*writable=*/true));
+    const auto reading =
+        WC_TRY(tensor::MappedWeights::Map(world_.fs, standing_->directory, /*writable=*/false));
+    // In memory (tmpfs) a page that was read is at hand for writing: the pause is a third. On a
+    // disk the kernel pays more to make a read page writable than to bring one: there four times as
+    // long.
+    const bool in_memory = options_.durability == Durability::kProcess;
+    const PrepareRequest request = {path_,
+                                    standing_->directory.inventory(),
+                                    in_memory ? weights : reading,
+                                    from,
+                                    to,
+                                    chain,
+                                    batches,
+                                    options_.threads,
+                                    [&] { lease_.Renew(); },
+                                    progress_};
+    const Prepared prepared = WC_TRY(WriteJournal(world_, request));
     report_.journal_bytes = prepared.journal_bytes;
     report_.changed_units = prepared.changed_units;
     const Journal journal = WC_TRY(Journal::Open(world_.fs, JournalPath(path_, to.steps.front()),
                                                  standing_->directory.inventory()));
     report_.seconds_prepare = ToSeconds(world_.clock.Now() - begin);
-    return Apply(from, to, std::vector<Op>{{&journal, false}});
+    return Apply(from, to, std::vector<Op>{{&journal, false}}, weights);
   }
 
-  Status Apply(const Manifest& from, const Manifest& to, std::span<const Op> ops) {
-    WC_TRY(CheckSums(*standing_->directory.inventory(), from, to, ops).With(path_));
+  Status Apply(const Manifest& from, const Manifest& to, std::span<const Op> ops,
+               tensor::MappedWeights& weights) {
+    const tensor::Inventory& mine = *standing_->directory.inventory();
+    WC_TRY(CheckSums(mine, from, to, ops).With(path_));
     const std::string text = EncodeManifest(to);
     WC_TRY(WriteNew(world_.fs, ManifestPath(path_, to.generation), AsBytes(text),
                     to.durability == Durability::kHost));
     const os::Deadline deadline(world_.clock, options_.hold_timeout);
     ApplyTimes times;
-    WC_TRY(ApplyStep(world_, path_, from, to, ops, options_.threads, deadline, &times));
+    WC_TRY(
+        ApplyStep(world_, path_, from, to, ops, mine, weights, options_.threads, deadline, &times));
     report_.seconds_apply = ToSeconds(times.apply);
     report_.seconds_verify = ToSeconds(times.verify);
     return RemoveUnnamed(world_.fs, path_, to);

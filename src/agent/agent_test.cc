@@ -6,6 +6,7 @@
 #include "agent/lay_beside.h"
 #include "agent/testing.h"
 #include "os/sim.h"
+#include "os/temp_dir.h"
 #include "store/wrappers.h"
 
 namespace weightcast::agent {
@@ -455,6 +456,32 @@ TEST_F(AgentTest, SeveralCellsAndThreadsGiveTheSameImage) {
   ASSERT_TRUE(back.ok()) << back.error().message;
   EXPECT_EQ(back->how, "undo");
   EXPECT_EQ(line.NumberAt(world(), image).value(), 0U);
+}
+
+TEST_F(AgentTest, TheKernelsFilesServeAsTheSimulatedOnes) {
+  os::World& real = os::RealWorld();
+  const os::TempDir dir(real);
+  const std::string image = os::JoinPath(dir.path(), "image");
+  const std::string seed = os::JoinPath(dir.path(), "seed");
+  line_.WriteSeed(real.fs, seed);
+  for (const Durability durability : {Durability::kHost, Durability::kProcess}) {
+    AgentOptions options = TestOptions();
+    options.durability = durability;
+    options.threads = 2;
+    options.sync_every = 2;
+    const std::pair<size_t, const char*> steps[] = {{0, "beside"}, {1, "journal"}, {2, "journal"},
+                                                    {1, "undo"},   {5, "journal"}, {2, "beside"}};
+    for (const auto& [number, how] : steps) {
+      const auto report = Pull(real, line_, number, image, seed, options);
+      ASSERT_TRUE(report.ok()) << report.error().message;
+      EXPECT_EQ(report->how, how) << number;
+      EXPECT_EQ(line_.NumberAt(real, image).value(), number);
+      EXPECT_TRUE(VerifyImage(real, image, 2, nullptr)->verified);
+    }
+    EXPECT_THAT(real.fs.List(dir.path()).value(),
+                ElementsAre(".image.weightcast-lock", "image", "seed"));
+    ASSERT_TRUE(real.fs.RemoveTree(image).ok());
+  }
 }
 
 // With a catalog, and without one from the store's version.json files.

@@ -188,8 +188,9 @@ Status CheckSums(const tensor::Inventory& inventory, const Manifest& from, const
 }
 
 Status ApplyStep(os::World& world, const std::string& image, const Manifest& from,
-                 const Manifest& to, std::span<const Op> ops, int threads,
-                 const os::Deadline& deadline, ApplyTimes* times) {
+                 const Manifest& to, std::span<const Op> ops, const tensor::Inventory& inventory,
+                 tensor::MappedWeights& weights, int threads, const os::Deadline& deadline,
+                 ApplyTimes* times) {
   if (IsHost(to) && !IsHost(from)) {
     // Nothing of it was ever synced; from here on the journals build upon what the disk holds.
     WC_TRY(SyncTree(world.fs, image));
@@ -202,10 +203,6 @@ Status ApplyStep(os::World& world, const std::string& image, const Manifest& fro
     return Error{Code::kAborted,
                  image + ": is no longer at generation " + std::to_string(from.generation)};
   }
-  const tensor::HfDirectory directory = WC_TRY(OpenWeights(world.fs, image, from, false));
-  tensor::MappedWeights weights = WC_TRY(tensor::MappedWeights::Map(world.fs, directory, true));
-  const tensor::Inventory& inventory = *directory.inventory();
-
   WC_TRY(ChangeState(world.fs, image, clean, {from.generation, to.generation}));
   const auto move = [&]() -> Status {
     if (IsHost(from) || IsHost(to)) WC_TRY(world.fs.SyncDirectory(MetaPath(image)));

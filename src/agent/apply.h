@@ -37,8 +37,9 @@ struct ApplyTimes {
 // untouched; kDataLoss (a touched cell is not what it must be), I/O: the old units are written
 // back. If even that fails the message says so, and the next hold recovers.
 Status ApplyStep(os::World& world, const std::string& image, const Manifest& from,
-                 const Manifest& to, std::span<const Op> ops, int threads,
-                 const os::Deadline& deadline, ApplyTimes* times);
+                 const Manifest& to, std::span<const Op> ops, const tensor::Inventory& inventory,
+                 tensor::MappedWeights& weights, int threads, const os::Deadline& deadline,
+                 ApplyTimes* times);
 
 // Whether an image in this state must be recovered before anyone reads it.
 Result<bool> NeedsRecovery(os::World& world, const std::string& image);

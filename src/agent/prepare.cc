@@ -137,13 +137,11 @@ Status MakeRoom(os::Fs& fs, const std::string& image, Manifest* manifest, int64_
 }
 
 Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
-  const tensor::Inventory& inventory = *request.directory.inventory();
-  const tensor::MappedWeights weights =
-      WC_TRY(tensor::MappedWeights::Map(world.fs, request.directory, /*writable=*/false));
+  const tensor::Inventory& inventory = *request.inventory;
   const int64_t bytes_max = JournalBytesMax(inventory, request.batches);
   const auto writer = WC_TRY(JournalWriter::Create(
       world.fs, JournalPath(request.image, {request.from.generation, request.to.generation}),
-      IdentityOf(request.from, request.to), request.directory.inventory(), bytes_max));
+      IdentityOf(request.from, request.to), request.inventory, bytes_max));
 
   const int threads = request.threads == 0 ? DefaultThreads() : request.threads;
   struct Worker {
@@ -159,7 +157,7 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
   int64_t done = 0;
   const auto read = [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
     const CellRun run = RunOf(inventory[Size(cell.tensor)].matrix(), cell.cell);
-    const ByteSpan tensor = weights.tensor(Size(cell.tensor));
+    const ByteSpan tensor = request.weights.tensor(Size(cell.tensor));
     std::ranges::copy(tensor.subspan(Size(run.offset), Size(run.bytes)), packed.begin());
     return Ok();
   };

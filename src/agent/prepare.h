@@ -51,7 +51,8 @@ Status MakeRoom(os::Fs& fs, const std::string& image, Manifest* manifest, int64_
 
 struct PrepareRequest {
   const std::string& image;
-  const tensor::HfDirectory& directory;  // of the image
+  std::shared_ptr<const tensor::Inventory> inventory;  // of the image
+  const tensor::MappedWeights& weights;
   const Manifest& from;
   const Manifest& to;
   const transfer::Chain& chain;
