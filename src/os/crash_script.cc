@@ -1,7 +1,15 @@
 #include "os/crash_script.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace weightcast::os {
 namespace {
+
+uint64_t TimesMoreSeeds() {
+  const char* times = std::getenv("WEIGHTCAST_CRASH_SEEDS");
+  return times == nullptr ? 1 : std::max<uint64_t>(1, std::strtoull(times, nullptr, 10));
+}
 
 // The prepared machine: everything on it is durable.
 std::unique_ptr<SimMachine> Prepare(const CrashScript& script, const CrashOptions& options,
@@ -41,7 +49,7 @@ class Runner {
     for (int64_t act = 0;; ++act) {
       bool died = false;
       for (const Death death : options_.deaths) {
-        for (uint64_t seed = 0; seed < options_.seeds; ++seed) {
+        for (uint64_t seed = 0; seed < options_.seeds * times_; ++seed) {
           const std::string wrong = RunSeed({act, death, seed, -1}, &died);
           if (!wrong.empty()) return wrong;
         }
@@ -81,6 +89,7 @@ class Runner {
   std::string Verify(const Point& point, const Acted& acted, bool* more) {
     SimMachine& machine = *acted.machine;
     std::string place = Place("mutation ", point.act, machine);
+    if (script_.look) script_.look(machine);
     machine.Restart(point.death, point.seed);
     *more = true;
     if (point.recovery >= 0) {
@@ -103,6 +112,7 @@ class Runner {
 
   const CrashScript& script_;
   const CrashOptions& options_;
+  const uint64_t times_ = TimesMoreSeeds();
   std::unique_ptr<SimMachine> prepared_;  // of a script that is machine_only
   Acted acted_;                           // at the mutation acted_at_
   int64_t acted_at_ = -1;

@@ -25,6 +25,8 @@ struct CrashScript {
   std::function<void(World&)> prepare;
   // The code under test; true if it answered ok.
   std::function<bool(World&)> act;
+  // Sees the machine after act, dead or alive, before its restart. Optional.
+  std::function<void(const SimMachine&)> look;
   // What production does first after a restart. Optional: when set, it is also killed at each of
   // its own mutations before `verify` runs.
   std::function<void(World&)> recover;
@@ -39,7 +41,7 @@ struct CrashScript {
 
 struct CrashOptions {
   std::vector<Death> deaths = {Death::kProcess, Death::kPower};
-  uint64_t seeds = 64;
+  uint64_t seeds = 64;  // times the environment's WEIGHTCAST_CRASH_SEEDS, for long runs
   // Calls of act (name, ordinal counted from its start) that answer ok and do nothing.
   std::vector<std::pair<std::string, int64_t>> swallowed = {};
 };

@@ -53,6 +53,12 @@ Status DirectoryStore::CheckRoot() {
 }
 
 Status DirectoryStore::Put(std::string_view key, ByteSpan bytes) {
+  WC_TRY(CheckKey(key));
+  // Nothing is written for a name that is taken, but it is made durable, as in Publish.
+  if (Size(key).ok()) {
+    WC_TRY(SyncUpFrom(os::ParentPath(PathOf(key))));
+    return ObjectExists(url(), key);
+  }
   const auto upload = WC_TRY(StartUpload(key, static_cast<int64_t>(bytes.size())));
   WC_TRY(upload->Append(bytes));
   return upload->Commit();

@@ -180,7 +180,8 @@ Status Baseline::Advance(const tensor::Inventory& inventory, const layout::Chunk
     Write(chunks.chunks[own].at, next);
   }
   const PendingPart done = *pending_;
-  return SetVersion(done.version, done.partials);
+  WC_TRY(SetVersion(done.version, done.partials));
+  return world_->fs.Remove(kept_path());
 }
 
 }  // namespace weightcast::trainer

@@ -6,7 +6,8 @@
 //     lock          held while in use
 //     bytes         layout::ChunkList::packed_bytes
 //     state.json    version that `bytes` is at, and the pending version, if any
-//     kept.part     own delta part of the pending version: bytes advance by it once it is READY
+//     kept.part     own part of the pending version: bytes advance by it once it is READY, and it
+//                   goes
 #pragma once
 
 #include <memory>

@@ -39,6 +39,20 @@ Sha256Digest HashOfShare(const catalog::Run& run, const layout::ChunkList& chunk
   return PartialsHash(sorted);
 }
 
+// The root of the seed checkpoint that the run began from, if it began from one: a fork's version 0
+// is a version of another run, and so on back.
+Result<std::optional<Root>> SeedRoot(catalog::Catalog& catalog, const catalog::Run& run) {
+  const Result<catalog::Version> zero = catalog.FindVersion(run.uid, "0");
+  if (!zero.ok()) {
+    if (zero.error().code == Code::kNotFound) return std::optional<Root>();
+    return zero.error();
+  }
+  catalog::Version version = *zero;
+  while (!version.base.empty()) version = WC_TRY(catalog.GetVersion(version.base));
+  if (version.kind != catalog::VersionKind::kSeed) return std::optional<Root>();
+  return std::optional(version.root);
+}
+
 }  // namespace
 
 Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenStore& open_store,
@@ -49,8 +63,7 @@ Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenSt
   if (seed != nullptr) {
     // Claimed, not proven, here: what is taken from the seed is proven chunk by chunk where a delta
     // reads it, and as a whole by the base partials of the announcement.
-    const catalog::Version zero = WC_TRY(catalog.FindVersion(run.uid, "0"));
-    request.seed = zero.root;
+    request.seed = WC_TRY(SeedRoot(catalog, run));
   }
   const catalog::ReplayPlan plan = WC_TRY(catalog.PlanReplay(request));
   WC_TRY(baseline->BeginRebuild());
