@@ -25,10 +25,22 @@ Result<std::string> AbsolutePath(const std::string& url, const std::string& path
 
 }  // namespace
 
-void App::Emit(const Json& document, const std::string& text) {
-  const std::string out = json_ ? document.dump(2) + "\n" : text;
-  std::fwrite(out.data(), 1, out.size(), stdout);
+void App::Emit(Json document, const std::string& text) {
+  WC_CHECK(document_.is_null());
+  document_ = std::move(document);
+  if (json_) return;
+  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+int App::Finish(const Status& status) {
+  if (!status.ok()) {
+    const Error& error = status.error();
+    document_["error"] = {{"code", CodeName(error.code)}, {"message", error.message}};
+    std::fprintf(stderr, "weightcast: %s\n", error.message.c_str());
+  }
+  if (json_ && !document_.is_null()) std::printf("%s\n", document_.dump(2).c_str());
+  return status.ok() ? 0 : ExitCode(status.error().code);
 }
 
 void App::Progress(const std::string& label, int64_t done, int64_t total) {

@@ -26,8 +26,10 @@ class App {
   const std::string& self() const { return self_; }  // path of this binary, to start rank processes
   void set_self(std::string self) { self_ = std::move(self); }
 
-  // Results go to stdout: with --json the document, else `text`.
-  void Emit(const Json& document, const std::string& text);
+  // The result, once: `text` goes to stdout now; with --json the document does, at the end.
+  void Emit(Json document, const std::string& text);
+  // Ends the invocation: prints the document, with the error if there is one; gives the exit code.
+  int Finish(const Status& status);
   // A progress bar on stderr if it is a terminal; call with done == total to end it. Any thread.
   void Progress(const std::string& label, int64_t done, int64_t total);
 
@@ -40,6 +42,7 @@ class App {
  private:
   os::World& world_;
   bool json_ = false;
+  Json document_;  // null until Emit
   std::string self_;
   std::vector<std::pair<std::string, std::unique_ptr<store::Store>>> stores_;
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -44,15 +45,6 @@ struct Entry {
   CLI::App* parser;
   std::function<Status(App&)> action;
 };
-
-int ReportError(const Error& error, bool json) {
-  if (json) {
-    const Json document = {{"error", {{"code", CodeName(error.code)}, {"message", error.message}}}};
-    std::cout << document.dump(2) << "\n";
-  }
-  std::cerr << "weightcast: " << error.message << "\n";
-  return ExitCode(error.code);
-}
 
 std::string SelfPath() {
   char path[4096];
@@ -111,24 +103,25 @@ int Main(int argc, char** argv) {
   }
   AddCompletionCommand(parser);
 
+  App app(os::RealWorld());
   try {
     parser.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version
     return parser.exit(done);
   } catch (const CLI::ParseError& error) {
-    parser.exit(error, std::cout, std::cerr);
-    return ExitCode(Code::kInvalidArgument);
+    // The flags before the wrong one are known, those after it are not.
+    app.set_json(std::find(argv, argv + argc, std::string_view("--json")) != argv + argc);
+    return app.Finish(Error{Code::kInvalidArgument,
+                            std::string(error.what()) + "\nRun with --help for more information."});
   }
   SetLogLevel(levels.at(log_level));
-  App app(os::RealWorld());
   app.set_json(json);
   app.set_self(SelfPath());
+  Status status;
   for (const Entry& entry : entries) {
-    if (!entry.parser->parsed()) continue;
-    const Status status = entry.action(app);
-    if (!status.ok()) return ReportError(status.error(), json);
+    if (entry.parser->parsed()) status = entry.action(app);
   }
-  return 0;
+  return app.Finish(status);
 }
 
 }  // namespace

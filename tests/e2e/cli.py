@@ -29,9 +29,10 @@ def export_of(family, topology="tp1"):
 
 
 class Failed(Exception):
-    def __init__(self, code, message, words):
+    def __init__(self, code, document, words):
+        message = document["error"]["message"]
         super().__init__(f"{' '.join(map(str, words))}: exit {code}: {message}")
-        self.code, self.message = code, message
+        self.code, self.document, self.message = code, document, message
 
 
 def run(*words, env=None, timeout=120, prefix=()):
@@ -40,11 +41,7 @@ def run(*words, env=None, timeout=120, prefix=()):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout,
                           env={**os.environ, **(env or {})})
     if done.returncode != 0:
-        try:
-            message = json.loads(done.stdout.strip().splitlines() and done.stdout)["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            message = done.stderr
-        raise Failed(done.returncode, message, words)
+        raise Failed(done.returncode, json.loads(done.stdout), words)
     return json.loads(done.stdout)
 
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 
 import pytest
 
@@ -127,6 +128,22 @@ def test_a_rebuild_names_what_is_bad_and_restores_the_rest(line):
     document["tensors"][0]["digest"] = digest[:-1] + ("1" if digest[-1] == "0" else "0")
     bad.chmod(0o644)
     bad.write_text(json.dumps(document))
-    failing(DATA, lambda: rebuild(line))
+    with pytest.raises(Failed) as failed:
+        rebuild(line)
+    assert failed.value.code == DATA
+    assert failed.value.document["restored"] == 4
+    key = str(bad.relative_to(line.path / "store"))
+    assert [b["key"] for b in failed.value.document["bad"]] == [key]
+    assert key in failed.value.message
     versions = run("log", "--catalog", f"sqlite:{line.path}/new.db")["versions"]
     assert len(versions) == 4 and all(not (v["run"] == "policy" and v["number"] == 2) for v in versions)
+
+
+def test_a_fork_whose_baseline_is_lost_goes_on_from_the_seed(line):
+    """Its version 0 is a version of another run: the chain begins at that run's seed."""
+    seed = ("--seed", line.path / "seed")
+    shutil.rmtree(line.path / "baseline")
+    published = line.publish(*seed, line.path / "step2", run_name="fork")
+    assert published["number"] == 2 and published["baseline_rebuilt"]
+    line.pull("image", *seed, run_name="fork")
+    assert bits(line.path / "image") == line.steps[2]
