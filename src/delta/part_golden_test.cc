@@ -3,10 +3,12 @@
 // (testdata/golden_errors/part_NAME.CODE.bin). testdata/golden/part_v1.json says which tensors they
 // are about; a base state is Pattern(seed) of each tensor.
 //
-// DISABLED_WriteThem writes them all. Files that are there never change: a new format version adds.
+// EachCanBeMadeAnew writes them all, elsewhere; with WEIGHTCAST_WRITE_GOLDENS=1 to their places.
+// Files that are there never change: a new format version adds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -15,6 +17,7 @@
 #include "base/json.h"
 #include "delta/method.h"
 #include "delta/testing.h"
+#include "os/temp_dir.h"
 #include "tensor/testing.h"
 
 namespace weightcast::delta {
@@ -358,7 +361,34 @@ std::vector<GoldenError> GoldenErrors(const GoldenWriter& writer) {
   };
 }
 
-TEST(PartGoldenTest, DISABLED_WriteThem) {
+// Where the writers write: a scratch folder, which must then hold the files of testdata.
+class PartGoldenWriting : public testing::Test {
+ protected:
+  static bool InPlace() { return std::getenv("WEIGHTCAST_WRITE_GOLDENS") != nullptr; }
+  std::string Made(const std::string& folder) {
+    const std::string path = os::JoinPath(root_, folder);
+    std::filesystem::create_directories(path);
+    return path + "/";
+  }
+  static std::vector<std::string> NamesIn(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("part_") || !folder.ends_with("golden/")) names.push_back(name);
+    }
+    return names;
+  }
+  void ExpectAllMade(const std::string& folder) {
+    EXPECT_THAT(NamesIn(Made(folder)),
+                testing::UnorderedElementsAreArray(NamesIn("testdata/" + folder)));
+  }
+
+  os::TempDir scratch_{os::RealWorld()};
+  const std::string root_ = InPlace() ? "testdata" : scratch_.path();
+};
+
+TEST_F(PartGoldenWriting, EachCanBeMadeAnew) {
+  const std::string folder = Made("golden/");
   const GoldenWriter writer;
   const std::pair<const char*, BuiltPart> parts[] = {{"part_v1_delta.bin", writer.Delta()},
                                                      {"part_v1_empty.bin", writer.Empty()},
@@ -377,31 +407,36 @@ TEST(PartGoldenTest, DISABLED_WriteThem) {
     }
     const PartIndex index = ParsePartFooter(part.footer(), part.seal, writer.inventory()).value();
     for (const PartChunk& chunk : index.chunks) methods.push_back(chunk.method);
-    WriteFile(std::string(kGolden) + name, part.object);
+    WriteFile(folder + name, part.object);
   }
   EXPECT_THAT(methods, testing::IsSupersetOf({Method::kClassGaps, Method::kBitmap,
                                               Method::kXorPlanes, Method::kRaw}));
   const std::string text = golden.dump(1) + "\n";
-  WriteFile(std::string(kGolden) + "part_v1.json", AsBytes(text));
+  WriteFile(folder + "part_v1.json", AsBytes(text));
   for (const GoldenError& error : GoldenErrors(writer)) {
-    WriteFile(
-        kGoldenErrors + ("part_" + error.name + ".") + std::string(CodeName(error.code)) + ".bin",
-        error.part.object);
+    WriteFile(Made("golden_errors/") + "part_" + error.name + "." +
+                  std::string(CodeName(error.code)) + ".bin",
+              error.part.object);
   }
+  // What they decode to is the same, whatever this zstd made of the payloads.
+  EXPECT_EQ(ReadFile(folder + "part_v1.json"), ReadFile(std::string(kGolden) + "part_v1.json"));
+  ExpectAllMade("golden/");
+  ExpectAllMade("golden_errors/");
 }
 
 // Seeds of the two fuzz targets: what is well formed, and what nearly is.
-constexpr const char* kCorpus = "testdata/fuzz_corpus/";
+constexpr const char* kFooters = "fuzz_corpus/part_footer/";
+constexpr const char* kPayloads = "fuzz_corpus/chunk_payload/";
 
-void WriteFooterSeed(const std::string& name, const BuiltPart& part) {
+void WriteFooterSeed(const std::string& path, const BuiltPart& part) {
   Bytes seed;
   ByteWriter writer(&seed);
   writer.Put(static_cast<uint64_t>(part.object.size()) << 2);
   writer.PutBytes(part.footer());
-  WriteFile(std::string(kCorpus) + "part_footer/" + name, seed);
+  WriteFile(path, seed);
 }
 
-void WritePayloadSeed(DType dtype, size_t rarity, bool without_base) {
+void WritePayloadSeed(const std::string& folder, DType dtype, size_t rarity, bool without_base) {
   const UnitFormat format = FormatOf(dtype);
   FuzzedPayload seed{.dtype = static_cast<uint8_t>(dtype), .without_base = without_base};
   seed.units = 700;
@@ -418,26 +453,31 @@ void WritePayloadSeed(DType dtype, size_t rarity, bool without_base) {
   seed.method = info.method;
   seed.changed_units = static_cast<uint16_t>(info.changed_units);
   seed.payload = payload;
-  WriteFile(std::string(kCorpus) + "chunk_payload/" + std::string(DTypeName(dtype)) + "_" +
-                std::to_string(rarity) + (without_base ? "_full" : ""),
+  WriteFile(folder + std::string(DTypeName(dtype)) + "_" + std::to_string(rarity) +
+                (without_base ? "_full" : ""),
             seed.Store());
 }
 
-TEST(PartGoldenTest, DISABLED_WriteFuzzSeeds) {
+TEST_F(PartGoldenWriting, EachFuzzSeedCanBeMadeAnew) {
+  const std::string footers = Made(kFooters);
+  const std::string payloads = Made(kPayloads);
   const GoldenWriter writer;
-  WriteFooterSeed("delta", writer.Delta());
-  WriteFooterSeed("empty", writer.Empty());
-  WriteFooterSeed("full", writer.Full());
+  WriteFooterSeed(footers + "delta", writer.Delta());
+  WriteFooterSeed(footers + "empty", writer.Empty());
+  WriteFooterSeed(footers + "full", writer.Full());
   for (const GoldenError& error : GoldenErrors(writer)) {
-    if (error.code == Code::kInvalidData) WriteFooterSeed("bad_" + error.name, error.part);
+    if (error.code == Code::kInvalidData)
+      WriteFooterSeed(footers + "bad_" + error.name, error.part);
   }
   for (const DType dtype : {DType::kBf16, DType::kF8E5M2, DType::kF32, DType::kF64, DType::kI16,
                             DType::kBool, DType::kC64}) {
     for (const size_t rarity : {1u, 3u, 60u}) {
-      WritePayloadSeed(dtype, rarity, false);
-      WritePayloadSeed(dtype, rarity, true);
+      WritePayloadSeed(payloads, dtype, rarity, false);
+      WritePayloadSeed(payloads, dtype, rarity, true);
     }
   }
+  ExpectAllMade(kFooters);
+  ExpectAllMade(kPayloads);
 }
 
 }  // namespace
