@@ -10,6 +10,7 @@
 #include "agent/prepare.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/task_pool.h"
 #include "tensor/root.h"
 #include "transfer/chain.h"
 #include "transfer/fetchers.h"
@@ -112,7 +113,7 @@ class PullRun {
     WC_TRY(Image(world_, path_).Exists());  // a directory of someone else's gets no lock of ours
     const std::string parent = os::ParentPath(path_);
     WC_TRY(world_.fs.MakeDirectories(parent));
-    if (WC_TRY(world_.fs.IsNetwork(parent))) {
+    if (WC_TRY(world_.fs.Kind(parent)) == os::FsKind::kNetwork) {
       Log(LogLevel::kWarning,
           "on a network file system neither locks nor mappings are to be trusted",
           {{"image", path_}});
@@ -240,7 +241,8 @@ class PullRun {
     report_.how = "journal";
     Manifest& from = standing_->manifest;
     const auto begin = world_.clock.Now();
-    const auto batches = chain.Batches(options_.batch_payload_bytes_max);
+    const auto batches =
+        chain.Batches(options_.batch_payload_bytes_max, ThreadCount(options_.threads));
     WC_TRY(MakeRoom(world_.fs, path_, &from, JournalBytesMax(inventory(), batches), rules()));
     const Manifest to = NextManifest(from, {target(), digests_}, rules(), world_.boot_id);
     WC_TRY(StageSideFiles(world_.fs, path_, from, to, SourcesOfSideFiles(plan),
@@ -252,7 +254,7 @@ class PullRun {
     // In memory (tmpfs) a page that was read is at hand for writing: the pause is a third. On a
     // disk the kernel pays more to make a read page writable than to bring one: there four times as
     // long.
-    const bool in_memory = options_.durability == Durability::kProcess;
+    const bool in_memory = WC_TRY(world_.fs.Kind(path_)) == os::FsKind::kMemory;
     const PrepareRequest request = {path_,
                                     standing_->directory.inventory(),
                                     in_memory ? weights : reading,

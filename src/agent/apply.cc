@@ -89,7 +89,7 @@ Result<Proof> WriteOps(os::World& world, const tensor::Inventory& inventory,
     return Ok();
   };
   WC_TRY(ParallelFor(cells.size(), threads, write_cell));
-  const int workers = std::max(1, threads == 0 ? DefaultThreads() : threads);
+  const int workers = ThreadCount(threads);
   proof.time = Duration(proof_ns / workers);
   std::ranges::sort(proof.bad);
   return proof;

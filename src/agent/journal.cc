@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "delta/scan.h"
+#include "delta/sparse.h"
 #include "layout/cells.h"
 
 namespace weightcast::agent {
@@ -27,7 +28,7 @@ template <typename Id>
 Id GetId(ByteReader& in) {
   Id id;
   const ByteSpan bytes = in.GetBytes(id.value.size());
-  if (bytes.size() == id.value.size()) std::ranges::copy(bytes, id.value.begin());
+  if (bytes.size() == id.value.size()) CopyBytes(bytes, id.value);
   return id;
 }
 
@@ -133,31 +134,15 @@ Result<JournalEntry> ParseEntry(ByteReader& in, const tensor::Inventory& invento
   return entry;
 }
 
-void AppendUnits(ByteSpan cell, const std::vector<uint32_t>& positions, int unit_bytes,
-                 Bytes* out) {
-  const auto size = Size(unit_bytes);
-  size_t at = out->size();
-  out->resize(at + positions.size() * size);
-  for (const uint32_t position : positions) {
-    std::memcpy(out->data() + at, cell.data() + position * size, size);
-    at += size;
-  }
-}
-
 // The body of a cell whose `changed` units differ; the smaller form.
 JournalForm EncodeBody(int unit_bytes, ByteSpan base, ByteSpan next,
                        const std::vector<uint32_t>& changed, Bytes* body, int64_t* gap_bytes) {
   body->clear();
-  ByteWriter out(body);
-  uint32_t expected = 0;
-  for (const uint32_t position : changed) {
-    out.PutVarint(position - expected);
-    expected = position + 1;
-  }
+  delta::AppendGaps(changed, body);
   *gap_bytes = static_cast<int64_t>(body->size());
   if (body->size() + 2 * changed.size() * Size(unit_bytes) < 2 * next.size()) {
-    AppendUnits(next, changed, unit_bytes, body);
-    AppendUnits(base, changed, unit_bytes, body);
+    delta::AppendUnits(next, changed, unit_bytes, body);
+    delta::AppendUnits(base, changed, unit_bytes, body);
     return JournalForm::kSparse;
   }
   body->assign(next.begin(), next.end());
@@ -195,33 +180,6 @@ Status CheckTiling(const std::vector<JournalEntry>& entries, int64_t begin, int6
 
 std::string EntryName(const tensor::Inventory& inventory, const JournalEntry& entry) {
   return inventory[Size(entry.tensor)].name + " cell " + std::to_string(entry.cell);
-}
-
-template <size_t kUnitBytes>
-bool Scatter(ByteReader& gaps, const uint8_t* units, int64_t changed, MutableByteSpan cell) {
-  const uint64_t cell_units = cell.size() / kUnitBytes;
-  uint64_t position = 0;
-  for (int64_t i = 0; i < changed; ++i, ++position) {
-    const uint64_t gap = gaps.GetVarint();
-    if (gap >= cell_units - position) return false;
-    position += gap;
-    std::memcpy(cell.data() + position * kUnitBytes, units + Size(i) * kUnitBytes, kUnitBytes);
-  }
-  return gaps.done();
-}
-
-bool ScatterUnits(int unit_bytes, ByteReader& gaps, const uint8_t* units, int64_t changed,
-                  MutableByteSpan cell) {
-  switch (unit_bytes) {
-    case 1:
-      return Scatter<1>(gaps, units, changed, cell);
-    case 2:
-      return Scatter<2>(gaps, units, changed, cell);
-    case 4:
-      return Scatter<4>(gaps, units, changed, cell);
-    default:
-      return Scatter<8>(gaps, units, changed, cell);
-  }
 }
 
 }  // namespace
@@ -387,12 +345,12 @@ Status Journal::Write(const JournalEntry& entry, bool undo, MutableByteSpan cell
   const ByteSpan wanted = undo ? units.last(units.size() / 2) : units.first(units.size() / 2);
   if (entry.form == JournalForm::kWhole) {
     WC_CHECK(wanted.size() == cell.size());
-    std::ranges::copy(wanted, cell.begin());
+    CopyBytes(wanted, cell);
     return Ok();
   }
-  ByteReader gaps(body.first(Size(entry.gap_bytes)));
+  const ByteSpan gaps = body.first(Size(entry.gap_bytes));
   const int unit_bytes = (*inventory_)[Size(entry.tensor)].matrix().unit_bytes;
-  if (!ScatterUnits(unit_bytes, gaps, wanted.data(), entry.changed, cell)) {
+  if (!delta::ScatterUnits(unit_bytes, gaps, wanted, cell)) {
     return Bad(EntryName(*inventory_, entry) + ": positions do not fit the cell");
   }
   return Ok();

@@ -196,8 +196,8 @@ class Layer {
   }
 
   Status ReplayChain(const tensor::MappedWeights* base, CellSet* replayed) {
-    const auto batches = request_.chain->Batches(options_.batch_payload_bytes_max);
-    const int threads = options_.threads == 0 ? DefaultThreads() : options_.threads;
+    const int threads = ThreadCount(options_.threads);
+    const auto batches = request_.chain->Batches(options_.batch_payload_bytes_max, threads);
     std::vector<transfer::Chain::Scratch> scratch(Size(threads));
     std::vector<std::vector<tensor::Partial>> gained(
         Size(threads), std::vector<tensor::Partial>(inventory_.size()));
@@ -209,7 +209,7 @@ class Layer {
       base_bytes_ += run.bytes;
       const ByteSpan bytes =
           base->tensor(Size(cell.tensor)).subspan(Size(run.offset), Size(run.bytes));
-      std::ranges::copy(bytes, packed.begin());
+      CopyBytes(bytes, packed);
       return Ok();
     };
     const auto write = [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) {

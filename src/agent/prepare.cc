@@ -143,7 +143,7 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
       world.fs, JournalPath(request.image, {request.from.generation, request.to.generation}),
       IdentityOf(request.from, request.to), request.inventory, bytes_max));
 
-  const int threads = request.threads == 0 ? DefaultThreads() : request.threads;
+  const int threads = ThreadCount(request.threads);
   struct Worker {
     transfer::Chain::Scratch chain;
     JournalWriter::Scratch journal;
@@ -158,7 +158,7 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
   const auto read = [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
     const CellRun run = RunOf(inventory[Size(cell.tensor)].matrix(), cell.cell);
     const ByteSpan tensor = request.weights.tensor(Size(cell.tensor));
-    std::ranges::copy(tensor.subspan(Size(run.offset), Size(run.bytes)), packed.begin());
+    CopyBytes(tensor.subspan(Size(run.offset), Size(run.bytes)), packed);
     return Ok();
   };
   const auto replay = [&](size_t item, int index) -> Status {

@@ -67,8 +67,9 @@ Status StepToyModel(os::World& world, const std::string& like, int steps, float 
         const auto index = static_cast<size_t>(source.inventory()->Find(spec.name));
         std::vector<uint16_t> start(static_cast<size_t>(spec.units()));
         std::memcpy(start.data(), weights.tensor(index).data(), 2 * start.size());
-        delta::AdamSim optimizer({.seed = SeedOf(seed, spec.name), .learning_rate = learning_rate},
-                                 start);
+        delta::AdamSim optimizer(
+            {.seed = SeedOf(seed, spec.name), .learning_rate = learning_rate, .settled = true},
+            start);
         for (int step = 0; step < steps; ++step) optimizer.Step();
         return optimizer.weights();
       });

@@ -29,6 +29,13 @@ inline std::string_view AsText(ByteSpan bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Copies `from` to the front of `to`, which must have room and must not overlap it. g++ 12 makes a
+// loop over single bytes of std::ranges::copy between spans.
+inline void CopyBytes(ByteSpan from, MutableByteSpan to) {
+  WC_CHECK(from.size() <= to.size());
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
 template <typename T>
 T LoadLe(const uint8_t* from) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -13,7 +13,8 @@
 
 namespace weightcast {
 
-int DefaultThreads() {
+int ThreadCount(int asked) {
+  if (asked > 0) return asked;
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -22,9 +23,8 @@ int DefaultThreads() {
 
 Status ParallelFor(size_t items, int threads,
                    const std::function<Status(size_t item, int worker)>& work) {
-  if (threads <= 0) threads = DefaultThreads();
-  threads =
-      static_cast<int>(std::min<size_t>(static_cast<size_t>(threads), std::max<size_t>(items, 1)));
+  threads = static_cast<int>(
+      std::min<size_t>(static_cast<size_t>(ThreadCount(threads)), std::max<size_t>(items, 1)));
 
   std::atomic<size_t> next{0};
   std::atomic<bool> stop{false};

@@ -10,8 +10,8 @@
 
 namespace weightcast {
 
-// Number of workers to use when an option says 0: the CPUs this process may run on.
-int DefaultThreads();
+// How many workers an option asks for; 0 (or less): the CPUs this process may run on.
+int ThreadCount(int asked);
 
 // Calls work(item, worker) for every item in [0, items) on `threads` threads (the caller is one of
 // them); `worker` is in [0, threads), for scratch space. Items start in order. After the first

@@ -106,7 +106,10 @@ TEST(TaskPoolTest, StartsTasksInOrderAndNeverMoreThanItsThreads) {
   EXPECT_LE(most, 2);
 }
 
-TEST(DefaultThreadsTest, IsAtLeastOne) { EXPECT_GE(DefaultThreads(), 1); }
+TEST(ThreadCountTest, IsWhatIsAskedForOrAtLeastOne) {
+  EXPECT_EQ(ThreadCount(3), 3);
+  EXPECT_GE(ThreadCount(0), 1);
+}
 
 }  // namespace
 }  // namespace weightcast

@@ -135,7 +135,7 @@ class Writer {
     const int64_t produced = plan_.inventory->Find(spec.name);
     if (produced < 0) {  // carried
       const auto at = static_cast<size_t>(sources_.reference->inventory()->Find(spec.name));
-      std::ranges::copy(sources_.carried->tensor(at), out.begin());
+      CopyBytes(sources_.carried->tensor(at), out);
       return;
     }
     const tensor::Matrix matrix = spec.matrix();

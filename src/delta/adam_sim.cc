@@ -27,8 +27,11 @@ inline uint16_t ToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline float FromBf16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+// One of the values that round to `bits`, drawn by `hash`.
+inline float WithinRounding(uint16_t bits, uint32_t hash) {
+  const uint32_t middle = static_cast<uint32_t>(bits) << 16;
+  if ((bits & 0x7fff) == 0) return std::bit_cast<float>(middle);  // the other sign begins below
+  return std::bit_cast<float>(middle - 0x7fff + hash % 0xffff);
 }
 
 uint32_t StreamKey(uint64_t seed, uint32_t stream) {
@@ -62,7 +65,12 @@ AdamSim::AdamSim(const AdamOptions& options, std::span<const uint16_t> weights)
       momentum_(weights.size()),
       variance_(weights.size()),
       weights_(weights.begin(), weights.end()) {
-  for (size_t i = 0; i < weights.size(); ++i) masters_[i] = FromBf16(weights[i]);
+  const uint32_t key = StreamKey(options_.seed, 0x40000000u);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    // The middle of them is the weight itself.
+    const uint32_t draw = options.settled ? Hash(key, static_cast<uint32_t>(i)) : 0x7fff;
+    masters_[i] = WithinRounding(weights[i], draw);
+  }
 }
 
 void AdamSim::Step() {

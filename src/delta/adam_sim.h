@@ -20,6 +20,10 @@ struct AdamOptions {
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.01f;
+  // Masters begin anywhere among the values that round to their weights, as after long training;
+  // else at the weights, as in the first steps from a bf16 checkpoint, when the weights alone
+  // decide what changes.
+  bool settled = false;
 };
 
 class AdamSim {

@@ -19,7 +19,7 @@ template <typename Id>
 Id GetId(ByteReader& in) {
   Id id;
   const ByteSpan bytes = in.GetBytes(id.value.size());
-  std::ranges::copy(bytes, id.value.begin());
+  CopyBytes(bytes, id.value);
   return id;
 }
 

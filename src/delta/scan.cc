@@ -48,7 +48,7 @@ constexpr size_t kGroupBytesMax = size_t{64} * 8;
 // The last units of a chunk, padded with zeros to a whole group.
 struct LastGroup {
   alignas(64) std::array<uint8_t, kGroupBytesMax> bytes{};
-  explicit LastGroup(ByteSpan rest) { std::ranges::copy(rest, bytes.begin()); }
+  explicit LastGroup(ByteSpan rest) { CopyBytes(rest, bytes); }
 };
 
 }  // namespace
@@ -136,7 +136,7 @@ size_t UnitSelector::NextPositions(size_t units, std::span<uint64_t> mask) {
 size_t UnitSelector::Next(ByteSpan base, std::span<uint64_t> mask, MutableByteSpan next) {
   const size_t units = base.size() / table_.format.bytes;
   if (table_.classes == 1) {
-    std::ranges::copy(base, next.begin());
+    CopyBytes(base, next);
     return NextPositions(units, mask);
   }
   const auto select = Kernels().select[WidthIndex(table_.format.bytes)];

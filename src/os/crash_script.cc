@@ -89,7 +89,6 @@ class Runner {
   std::string Verify(const Point& point, const Acted& acted, bool* more) {
     SimMachine& machine = *acted.machine;
     std::string place = Place("mutation ", point.act, machine);
-    if (script_.look) script_.look(machine);
     machine.Restart(point.death, point.seed);
     *more = true;
     if (point.recovery >= 0) {

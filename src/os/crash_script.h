@@ -25,8 +25,6 @@ struct CrashScript {
   std::function<void(World&)> prepare;
   // The code under test; true if it answered ok.
   std::function<bool(World&)> act;
-  // Sees the machine after act, dead or alive, before its restart. Optional.
-  std::function<void(const SimMachine&)> look;
   // What production does first after a restart. Optional: when set, it is also killed at each of
   // its own mutations before `verify` runs.
   std::function<void(World&)> recover;

@@ -74,6 +74,12 @@ struct Stat {
   int64_t modified_unix_ms = 0;  // for sweeping by age only
 };
 
+enum class FsKind : uint8_t {
+  kDisk,
+  kMemory,   // tmpfs, ramfs
+  kNetwork,  // NFS, SMB, 9p, FUSE and the like: locks and mappings are not to be trusted there
+};
+
 class Fs {
  public:
   virtual ~Fs() = default;
@@ -94,8 +100,7 @@ class Fs {
   // The names that changed in this directory are durable when it returns.
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<int64_t> FreeBytes(const std::string& path) = 0;
-  // NFS, SMB, 9p, FUSE and the like: locks and mappings are not to be trusted there.
-  virtual Result<bool> IsNetwork(const std::string& path) = 0;
+  virtual Result<FsKind> Kind(const std::string& path) = 0;
   // The same path from the root of the file system ("." and ".." are left as they are).
   virtual Result<std::string> Absolute(const std::string& path) = 0;
 

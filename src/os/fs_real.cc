@@ -304,12 +304,13 @@ class KernelFs final : public Fs {
     return static_cast<int64_t>(stat.f_bavail * stat.f_frsize);
   }
 
-  Result<bool> IsNetwork(const std::string& path) override {
+  Result<FsKind> Kind(const std::string& path) override {
     struct statfs stat;
     WC_TRY(Check(::statfs(path.c_str(), &stat), path, "kind of file system"));
     const auto kind = static_cast<uint32_t>(stat.f_type);
-    return std::find(kNetworkFileSystems.begin(), kNetworkFileSystems.end(), kind) !=
-           kNetworkFileSystems.end();
+    if (kind == 0x01021994 || kind == 0x858458f6) return FsKind::kMemory;  // tmpfs, ramfs
+    const bool network = std::ranges::find(kNetworkFileSystems, kind) != kNetworkFileSystems.end();
+    return network ? FsKind::kNetwork : FsKind::kDisk;
   }
 
   Result<std::string> Absolute(const std::string& path) override {

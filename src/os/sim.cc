@@ -137,10 +137,10 @@ void SimMachine::SetReadOnly(bool read_only) {
   state.read_only = read_only;
 }
 
-void SimMachine::SetNetwork(bool network) {
+void SimMachine::SetKind(FsKind kind) {
   SimState& state = *parts_->state;
   MutexLock lock(state.mu);
-  state.network = network;
+  state.kind = kind;
 }
 
 }  // namespace weightcast::os

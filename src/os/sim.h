@@ -76,7 +76,7 @@ class SimMachine {
   // Space left; writes beyond it fail with kResourceExhausted. < 0: unlimited (default).
   void SetFreeBytes(int64_t bytes);
   void SetReadOnly(bool read_only);
-  void SetNetwork(bool network);  // what Fs::IsNetwork answers
+  void SetKind(FsKind kind);  // what Fs::Kind answers
 
  private:
   struct Parts;

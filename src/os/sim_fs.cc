@@ -288,7 +288,7 @@ SimState::SimState(SimState& other) : clock(other.clock), random(other.random) {
   swallowed = other.swallowed;
   space = other.space;
   read_only = other.read_only;
-  network = other.network;
+  kind = other.kind;
 }
 
 Status SimState::Alive(const std::string& path, int64_t of_life) const {
@@ -468,10 +468,10 @@ Result<int64_t> SimFs::FreeBytes(const std::string& path) {
   return std::max<int64_t>(0, state_->space - state_->disk.Used());
 }
 
-Result<bool> SimFs::IsNetwork(const std::string& path) {
+Result<FsKind> SimFs::Kind(const std::string& path) {
   MutexLock lock(state_->mu);
   WC_TRY(state_->Alive(path));
-  return state_->network;
+  return state_->kind;
 }
 
 Result<std::string> SimFs::Absolute(const std::string& path) {

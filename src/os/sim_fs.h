@@ -71,7 +71,7 @@ struct SimState {
   std::set<std::pair<std::string, int64_t>> swallowed WC_GUARDED_BY(mu);
   int64_t space WC_GUARDED_BY(mu) = -1;  // used and free; < 0: unlimited
   bool read_only WC_GUARDED_BY(mu) = false;
-  bool network WC_GUARDED_BY(mu) = false;
+  FsKind kind WC_GUARDED_BY(mu) = FsKind::kDisk;
 
   // Whether a mutation happens (false: it is swallowed). Errors: the process dies in it or is dead,
   // or the disk is read-only.
@@ -96,7 +96,7 @@ class SimFs final : public Fs {
   Status Remove(const std::string& path) override;
   Status SyncDirectory(const std::string& path) override;
   Result<int64_t> FreeBytes(const std::string& path) override;
-  Result<bool> IsNetwork(const std::string& path) override;
+  Result<FsKind> Kind(const std::string& path) override;
   Result<std::string> Absolute(const std::string& path) override;
 
  private:

@@ -360,11 +360,11 @@ TEST(SimTest, AReadOnlyDiskIsRead) {
   EXPECT_TRUE(fs.Remove("/f").ok());
 }
 
-TEST(SimTest, SaysThatItIsANetworkFileSystemWhenTold) {
+TEST(SimTest, IsOfTheKindThatItIsTold) {
   SimMachine machine;
-  EXPECT_FALSE(*machine.world().fs.IsNetwork("/"));
-  machine.SetNetwork(true);
-  EXPECT_TRUE(*machine.world().fs.IsNetwork("/"));
+  EXPECT_EQ(*machine.world().fs.Kind("/"), FsKind::kDisk);
+  machine.SetKind(FsKind::kNetwork);
+  EXPECT_EQ(*machine.world().fs.Kind("/"), FsKind::kNetwork);
 }
 
 TEST(SimTest, OneSeedIsOneHistory) {

@@ -188,7 +188,7 @@ class DigestSum {
 
   void AddPartOfWord(size_t at, ByteSpan bytes) {
     uint8_t word[4] = {};
-    std::ranges::copy(bytes, word + at % 4);
+    CopyBytes(bytes, MutableByteSpan(word).subspan(at % 4));
     AddWordsPortable(kKeys, at / 4, word, 1, lanes_.data());
   }
 

@@ -6,12 +6,13 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "trainer/redo.h"
 
 namespace weightcast::trainer {
 namespace {
 
 constexpr int64_t kStateBytesMax = kMiB;
-constexpr int64_t kStateFormat = 1;
+constexpr int64_t kStateFormat = 2;
 
 template <typename Id>
 Result<Id> IdField(const Json& object, std::string_view field) {
@@ -35,7 +36,7 @@ Sha256Digest PartialsHash(std::span<const std::pair<int32_t, tensor::Partial>> p
 Baseline::Baseline(os::World& world, std::string directory, std::string identity)
     : world_(&world), directory_(std::move(directory)), identity_(std::move(identity)) {}
 
-std::string Baseline::kept_path() const { return os::JoinPath(directory_, "kept.part"); }
+std::string Baseline::redo_path() const { return os::JoinPath(directory_, "redo"); }
 
 Result<Baseline> Baseline::Open(os::World& world, const std::string& directory,
                                 const std::string& identity, const layout::ChunkList& chunks) {
@@ -61,11 +62,9 @@ Result<Baseline> Baseline::Open(os::World& world, const std::string& directory,
     const auto partials = WC_TRY(IdField<Sha256Digest>(state, "partials"));
     if (state.contains("pending")) {
       const Json& pending = state["pending"];
-      baseline.pending_ =
-          PendingPart{WC_TRY(IdField<VersionUid>(pending, "version")),
-                      {WC_TRY(JsonInt(pending, "bytes")), WC_TRY(JsonInt(pending, "footer_bytes")),
-                       WC_TRY(IdField<Sha256Digest>(pending, "footer_sha256"))},
-                      WC_TRY(IdField<Sha256Digest>(pending, "partials"))};
+      baseline.pending_ = PendingVersion{WC_TRY(IdField<VersionUid>(pending, "version")),
+                                         WC_TRY(IdField<Sha256Digest>(pending, "partials")),
+                                         WC_TRY(JsonInt(pending, "redo_bytes"))};
     }
     baseline.version_ = version;
     baseline.partials_ = partials;
@@ -95,18 +94,30 @@ Status Baseline::SaveState() {
   state["partials"] = partials_.hex();
   if (pending_) {
     state["pending"] = {{"version", pending_->version.hex()},
-                        {"bytes", pending_->seal.object_bytes},
-                        {"footer_bytes", pending_->seal.footer_bytes},
-                        {"footer_sha256", pending_->seal.footer_sha256.hex()},
-                        {"partials", pending_->partials.hex()}};
+                        {"partials", pending_->partials.hex()},
+                        {"redo_bytes", pending_->redo_bytes}};
   }
   // Not durable: it would say nothing after a host restart anyway (see boot_id).
   return world_->fs.WriteAtomically(os::JoinPath(directory_, "state.json"), AsBytes(state.dump(1)),
                                     /*durable=*/false);
 }
 
-Status Baseline::SetPending(const PendingPart& pending) {
-  pending_ = pending;
+Status Baseline::BeginRedo() {
+  WC_TRY(DropPending());
+  redo_ = WC_TRY(world_->fs.OpenFile(redo_path(), os::Open::kCreate));
+  redo_bytes_ = 0;
+  return redo_->Truncate(0);
+}
+
+Status Baseline::AppendRedo(ByteSpan record) {
+  WC_TRY(redo_->Write(redo_bytes_, record));
+  redo_bytes_ += static_cast<int64_t>(record.size());
+  return Ok();
+}
+
+Status Baseline::SetPending(const VersionUid& version, const Sha256Digest& partials) {
+  redo_.reset();
+  pending_ = PendingVersion{version, partials, redo_bytes_};
   return SaveState();
 }
 
@@ -124,9 +135,8 @@ Status Baseline::BeginRebuild() {
 }
 
 void Baseline::Write(int64_t at, ByteSpan bytes) {
-  mapping_->Update(at, static_cast<int64_t>(bytes.size()), [&](MutableByteSpan out) {
-    std::copy(bytes.begin(), bytes.end(), out.begin());
-  });
+  mapping_->Update(at, static_cast<int64_t>(bytes.size()),
+                   [&](MutableByteSpan out) { CopyBytes(bytes, out); });
 }
 
 Status Baseline::SetVersion(const VersionUid& version, const Sha256Digest& partials) {
@@ -136,52 +146,23 @@ Status Baseline::SetVersion(const VersionUid& version, const Sha256Digest& parti
   return SaveState();
 }
 
-Status Baseline::Advance(const tensor::Inventory& inventory, const layout::ChunkList& chunks) {
+Status Baseline::Advance(const tensor::Inventory& inventory, const layout::ChunkList& chunks,
+                         int threads) {
   WC_CHECK(pending_.has_value());
-  const delta::PartSeal& seal = pending_->seal;
-  std::unique_ptr<os::File> kept = WC_TRY(world_->fs.OpenFile(kept_path(), os::Open::kRead));
-  const int64_t kept_bytes = WC_TRY(kept->Size());
-  if (kept_bytes != seal.object_bytes) {
-    return Error{Code::kDataLoss, kept_path() + ": expected " + std::to_string(seal.object_bytes) +
-                                      " bytes, found " + std::to_string(kept_bytes)};
-  }
-  Bytes footer(static_cast<size_t>(seal.footer_bytes));
-  WC_TRY(kept->Read(kept_bytes - seal.footer_bytes, footer));
-  const delta::PartIndex index =
-      WC_TRY(delta::ParsePartFooter(footer, seal, inventory).With(kept_path()));
-
-  delta::Scratch scratch;
-  Bytes payload;
-  Bytes next;
-  size_t own = 0;
-  for (const delta::PartChunk& part : index.chunks) {
-    while (own < chunks.chunks.size() &&
-           (chunks.chunks[own].tensor != part.tensor || chunks.chunks[own].box != part.box)) {
-      ++own;
+  const PendingVersion done = *pending_;
+  if (done.redo_bytes > 0) {
+    const auto redo = WC_TRY(world_->fs.OpenFile(redo_path(), os::Open::kRead));
+    const int64_t found = WC_TRY(redo->Size());
+    if (found != done.redo_bytes) {
+      return Error{Code::kDataLoss, redo_path() + ": expected " + std::to_string(done.redo_bytes) +
+                                        " bytes, found " + std::to_string(found)};
     }
-    if (own == chunks.chunks.size()) {
-      return Error{Code::kDataLoss, kept_path() + ": a chunk of " +
-                                        inventory[static_cast<size_t>(part.tensor)].name +
-                                        " is not this rank's"};
-    }
-    const tensor::TensorSpec& spec = inventory[static_cast<size_t>(part.tensor)];
-    const tensor::Matrix matrix = spec.matrix();
-    const int64_t bytes = part.box.units() * matrix.unit_bytes;
-    const ByteSpan base = chunk(chunks.chunks[own], bytes);
-    const tensor::TensorDigest found = tensor::DigestBox(matrix, part.box, base);
-    if (found == part.next_digest) continue;  // a death came after this chunk
-
-    payload.resize(static_cast<size_t>(part.payload_bytes));
-    next.resize(static_cast<size_t>(bytes));
-    WC_TRY(kept->Read(part.offset, payload));
-    WC_TRY(delta::DecodeVerified(spec, part, payload, part.without_base ? ByteSpan() : base,
-                                 scratch, next)
-               .With(kept_path()));
-    Write(chunks.chunks[own].at, next);
+    const auto mapped = WC_TRY(redo->Map(/*writable=*/false));
+    WC_TRY(ApplyRedo(mapped->bytes(), inventory, chunks, *mapping_, threads).With(redo_path()));
   }
-  const PendingPart done = *pending_;
   WC_TRY(SetVersion(done.version, done.partials));
-  return world_->fs.Remove(kept_path());
+  const Status removed = world_->fs.Remove(redo_path());
+  return removed.ok() || removed.error().code == Code::kNotFound ? Ok() : removed;
 }
 
 }  // namespace weightcast::trainer

@@ -3,6 +3,7 @@
 #include "base/ordered.h"
 #include "base/task_pool.h"
 #include "layout/gather.h"
+#include "trainer/redo.h"
 
 namespace weightcast::trainer {
 namespace {
@@ -16,6 +17,7 @@ struct Worker {
   Bytes next;
   Bytes delta_payload;
   Bytes full_payload;
+  Bytes redo;
   Duration diff{};
   Duration encode{};
 };
@@ -34,11 +36,11 @@ class Pass {
 
   Result<EncodeResult> Run() {
     const auto& chunks = job_.chunks.chunks;
-    const int threads = job_.threads > 0 ? job_.threads : DefaultThreads();
+    const int threads = ThreadCount(job_.threads);
     std::vector<Worker> workers(static_cast<size_t>(threads));
     WC_TRY(ParallelFor(chunks.size(), threads, [&](size_t item, int index) -> Status {
       Worker& worker = workers[static_cast<size_t>(index)];
-      const Encoded encoded = Encode(chunks[item], worker);
+      const Encoded encoded = Encode(item, worker);
       return order_.Turn(item, [&] { return Write(chunks[item], encoded, worker); });
     }));
     for (auto& [tensor, partial] : partials_) result_.partials.push_back(partial);
@@ -50,7 +52,10 @@ class Pass {
   }
 
  private:
-  Encoded Encode(const layout::Chunk& chunk, Worker& worker) {
+  bool has_base() const { return !job_.baseline.version().empty(); }
+
+  Encoded Encode(size_t item, Worker& worker) {
+    const layout::Chunk& chunk = job_.chunks.chunks[item];
     const tensor::TensorSpec& spec = (*job_.run.inventory)[static_cast<size_t>(chunk.tensor)];
     const tensor::Matrix matrix = spec.matrix();
     const int64_t bytes = chunk.box.units() * matrix.unit_bytes;
@@ -60,10 +65,9 @@ class Pass {
 
     const SteadyTime start = world_.clock.Now();
     layout::GatherChunk(spec, chunk, job_.shards.params(), worker.next);
-    const ByteSpan base =
-        job_.baseline != nullptr ? job_.baseline->chunk(chunk, bytes) : ByteSpan();
+    const ByteSpan base = has_base() ? job_.baseline.chunk(chunk, bytes) : ByteSpan();
     Encoded out;
-    if (job_.baseline != nullptr) out.base = tensor::DigestBox(matrix, chunk.box, base);
+    if (has_base()) out.base = tensor::DigestBox(matrix, chunk.box, base);
     const SteadyTime mid = world_.clock.Now();
 
     if (job_.delta != nullptr) {
@@ -71,6 +75,11 @@ class Pass {
           delta::EncodeChunk(spec.dtype, base, worker.next, worker.scratch, &worker.delta_payload);
       out.next = NextDigest(matrix, chunk.box, base, worker, out);
       out.delta = Describe(chunk, out.info, base.empty(), out);
+    }
+    if (has_base()) {
+      EncodeRedo(item, matrix.unit_bytes, worker.next, worker.scratch.changed(), &worker.redo);
+    } else {
+      job_.baseline.Write(chunk.at, worker.next);
     }
     if (job_.full != nullptr) {
       const delta::ChunkInfo info =
@@ -112,11 +121,12 @@ class Pass {
       WC_TRY(job_.delta->Add(encoded.delta, worker.delta_payload));
     }
     if (job_.full != nullptr) WC_TRY(job_.full->Add(encoded.full, worker.full_payload));
+    if (has_base()) WC_TRY(job_.baseline.AppendRedo(worker.redo));
     const int64_t units = chunk.box.units();
     catalog::TensorPartial& partial = partials_[chunk.tensor];
     partial.tensor = chunk.tensor;
-    partial.raw = job_.baseline == nullptr;
-    if (job_.baseline != nullptr) partial.base += {encoded.base, units};
+    partial.raw = !has_base();
+    if (has_base()) partial.base += {encoded.base, units};
     partial.next += {encoded.next, units};
     result_.elements += units;
     result_.changed_elements += encoded.info.changed_units;
@@ -139,7 +149,7 @@ Result<EncodeResult> EncodeChunks(os::World& world, const EncodeJob& job) {
 Result<std::map<int32_t, tensor::Partial>> DigestShards(const catalog::Run& run,
                                                         const layout::ChunkList& chunks,
                                                         const ShardSet& shards, int threads) {
-  if (threads <= 0) threads = DefaultThreads();
+  threads = ThreadCount(threads);
   std::vector<Bytes> buffers(static_cast<size_t>(threads));
   std::vector<tensor::TensorDigest> digests(chunks.chunks.size());
   WC_TRY(ParallelFor(chunks.chunks.size(), threads, [&](size_t item, int worker) -> Status {

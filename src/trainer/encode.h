@@ -18,9 +18,11 @@ struct EncodeJob {
   const catalog::Run& run;
   const layout::ChunkList& chunks;
   const ShardSet& shards;
-  const Baseline* baseline = nullptr;  // null: no base, every chunk goes without one
-  PartStream* delta = nullptr;         // null: do not write a delta
-  PartStream* full = nullptr;          // null: do not write a full part
+  // At the base version, or at none: then every chunk goes without a base, and the baseline gets
+  // the new bytes at once. Else the redo file gets what must change in it.
+  Baseline& baseline;
+  PartStream* delta = nullptr;  // null: do not write a delta
+  PartStream* full = nullptr;   // null: do not write a full part
   int threads = 0;
 };
 

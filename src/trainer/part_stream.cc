@@ -5,22 +5,16 @@ namespace weightcast::trainer {
 Result<std::unique_ptr<PartStream>> PartStream::Start(store::Store& store, catalog::ObjectRole role,
                                                       const std::string& key,
                                                       const delta::PartIdentity& identity,
-                                                      int64_t spool_bytes_max, os::File* keep) {
+                                                      int64_t spool_bytes_max) {
   std::unique_ptr<PartStream> stream(new PartStream());
   stream->role_ = role;
   stream->key_ = key;
-  stream->keep_ = keep;
   stream->upload_ = WC_TRY(store.StartUpload(key, /*bytes_hint=*/0));
   PartStream* self = stream.get();
   stream->spool_ = std::make_unique<Spool>(
       spool_bytes_max, [self](ByteSpan bytes) { return self->upload_->Append(bytes); });
-  stream->writer_ = std::make_unique<delta::PartWriter>(identity, [self](ByteSpan bytes) -> Status {
-    if (self->keep_ != nullptr) {
-      WC_TRY(self->keep_->Write(self->kept_bytes_, bytes));
-      self->kept_bytes_ += static_cast<int64_t>(bytes.size());
-    }
-    return self->spool_->Append(bytes);
-  });
+  stream->writer_ = std::make_unique<delta::PartWriter>(
+      identity, [self](ByteSpan bytes) { return self->spool_->Append(bytes); });
   return stream;
 }
 

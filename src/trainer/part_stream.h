@@ -1,4 +1,4 @@
-// A part on its way: writer → bounded spool → upload, and optionally a local copy.
+// A part on its way: writer → bounded spool → upload.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,16 @@
 #include "base/status.h"
 #include "catalog/catalog.h"
 #include "delta/part.h"
-#include "os/fs.h"
 #include "store/store.h"
 
 namespace weightcast::trainer {
 
 class PartStream {
  public:
-  // `keep`, if set, gets the same bytes (the caller owns it).
   static Result<std::unique_ptr<PartStream>> Start(store::Store& store, catalog::ObjectRole role,
                                                    const std::string& key,
                                                    const delta::PartIdentity& identity,
-                                                   int64_t spool_bytes_max, os::File* keep);
+                                                   int64_t spool_bytes_max);
 
   Status Add(const delta::PartChunk& chunk, ByteSpan payload) {
     return writer_->Add(chunk, payload);
@@ -31,15 +29,12 @@ class PartStream {
   Result<catalog::ObjectRef> Commit();
 
   int64_t payload_bytes() const { return writer_->payload_bytes(); }
-  const delta::PartSeal& seal() const { return seal_; }  // after EndEncoding
 
  private:
   PartStream() = default;
 
   catalog::ObjectRole role_{};
   std::string key_;
-  os::File* keep_ = nullptr;
-  int64_t kept_bytes_ = 0;
   std::unique_ptr<store::Upload> upload_;
   std::unique_ptr<Spool> spool_;
   std::unique_ptr<delta::PartWriter> writer_;

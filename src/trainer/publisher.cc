@@ -104,7 +104,7 @@ class RankPublisher {
         break;
     }
     WC_TRY(WriteVersionJson(catalog_, *WC_TRY(open_store_(version->store_url)), *version));
-    const Status advanced = baseline_.Advance(*run_.inventory, chunks_);
+    const Status advanced = baseline_.Advance(*run_.inventory, chunks_, options_.threads);
     if (advanced.ok() || !IsLost(advanced.error())) return advanced;
     Log(LogLevel::kWarning, "baseline cannot advance and will be rebuilt",
         {{"version", uid.brief()}, {"why", advanced.error().message}});
@@ -139,7 +139,6 @@ class RankPublisher {
   }
 
   Status EncodeAndAnnounce() {
-    WC_TRY(baseline_.DropPending());
     WC_TRY(BringToBase());
     Result<EncodeResult> encoded = Encode();
     if (encoded.ok() && TornBaseline(*encoded)) {
@@ -153,10 +152,12 @@ class RankPublisher {
     return Announce(result);
   }
 
+  // The baseline is then at the base of the version, or at none.
   Status BringToBase() {
     const VersionUid& base = report_.version.base;
     report_.raw = false;
-    if (base.empty() || baseline_.version() == base) return Ok();
+    if (base.empty()) return baseline_.BeginRebuild();
+    if (baseline_.version() == base) return Ok();
     const Status rebuilt = RebuildBaseline(world_, catalog_, open_store_, options_.seed, run_, base,
                                            chunks_, options_.threads, &baseline_);
     report_.baseline_rebuilt = rebuilt.ok();
@@ -166,19 +167,17 @@ class RankPublisher {
     Log(LogLevel::kWarning, "no baseline: this rank's chunks go raw",
         {{"why", rebuilt.error().message}});
     report_.raw = true;
-    return Ok();
+    return baseline_.BeginRebuild();
   }
 
-  bool has_base() const { return !report_.version.base.empty() && !report_.raw; }
-
   bool TornBaseline(const EncodeResult& result) const {
-    if (!has_base()) return false;
+    if (baseline_.version().empty()) return false;
     std::vector<std::pair<int32_t, tensor::Partial>> base;
     for (const catalog::TensorPartial& p : result.partials) base.emplace_back(p.tensor, p.base);
     return PartialsHash(base) != baseline_.partials();
   }
 
-  Result<std::unique_ptr<PartStream>> StartStream(catalog::ObjectRole role, os::File* keep) {
+  Result<std::unique_ptr<PartStream>> StartStream(catalog::ObjectRole role) {
     const catalog::Version& version = report_.version;
     const bool full = role != catalog::ObjectRole::kDelta;
     const delta::PartIdentity identity{
@@ -192,28 +191,25 @@ class RankPublisher {
         .layout = run_.inventory->signature()};
     const std::string key =
         catalog::PartKey(run_.uid, version.uid, version.epoch, rank_, PutId(world_), role);
-    return PartStream::Start(store_, role, key, identity, options_.spool_bytes_max, keep);
+    return PartStream::Start(store_, role, key, identity, options_.spool_bytes_max);
   }
 
   Result<EncodeResult> Encode() {
     const SteadyTime start = world_.clock.Now();
     const bool delta = !report_.version.base.empty();
     const bool full = report_.version.kind == catalog::VersionKind::kFull;
-    std::unique_ptr<os::File> keep =
-        WC_TRY(world_.fs.OpenFile(baseline_.kept_path(), os::Open::kCreate));
-    WC_TRY(keep->Truncate(0));
+    WC_TRY(baseline_.BeginRedo());
     delta_ = nullptr;
     full_ = nullptr;
-    if (delta) delta_ = WC_TRY(StartStream(catalog::ObjectRole::kDelta, keep.get()));
-    if (full) full_ = WC_TRY(StartStream(catalog::ObjectRole::kFull, delta ? nullptr : keep.get()));
-    EncodeResult result =
-        WC_TRY(EncodeChunks(world_, {.run = run_,
-                                     .chunks = chunks_,
-                                     .shards = shards_,
-                                     .baseline = has_base() ? &baseline_ : nullptr,
-                                     .delta = delta_.get(),
-                                     .full = full_.get(),
-                                     .threads = options_.threads}));
+    if (delta) delta_ = WC_TRY(StartStream(catalog::ObjectRole::kDelta));
+    if (full) full_ = WC_TRY(StartStream(catalog::ObjectRole::kFull));
+    EncodeResult result = WC_TRY(EncodeChunks(world_, {.run = run_,
+                                                       .chunks = chunks_,
+                                                       .shards = shards_,
+                                                       .baseline = baseline_,
+                                                       .delta = delta_.get(),
+                                                       .full = full_.get(),
+                                                       .threads = options_.threads}));
     for (PartStream* stream : {delta_.get(), full_.get()}) {
       if (stream != nullptr) WC_TRY(stream->EndEncoding());
     }
@@ -240,14 +236,11 @@ class RankPublisher {
     stats.elements = result.elements;
     stats.changed_elements = result.changed_elements;
     for (const catalog::ObjectRef& object : announcement.objects) stats.wire_bytes += object.bytes;
-    const PartStream* kept = delta_ != nullptr ? delta_.get() : full_.get();
-    stats.payload_bytes = kept->payload_bytes();
+    stats.payload_bytes = (delta_ != nullptr ? delta_ : full_)->payload_bytes();
     report_.stats = stats;
 
     const SteadyTime announced = world_.clock.Now();
-    WC_TRY(baseline_.SetPending({.version = report_.version.uid,
-                                 .seal = kept->seal(),
-                                 .partials = PartialsHash(NextPartials(result.partials))}));
+    WC_TRY(baseline_.SetPending(report_.version.uid, PartialsHash(NextPartials(result.partials))));
     Result<catalog::Version> version = catalog_.Announce(announcement);
     report_.seconds_announce = ToSeconds(world_.clock.Now() - announced);
     if (!version.ok()) {
@@ -286,8 +279,7 @@ class RankPublisher {
   Result<catalog::ObjectRef> WriteCarried() {
     const tensor::MappedWeights weights =
         WC_TRY(tensor::MappedWeights::Map(world_.fs, *options_.seed, /*writable=*/false));
-    std::unique_ptr<PartStream> stream =
-        WC_TRY(StartStream(catalog::ObjectRole::kCarried, /*keep=*/nullptr));
+    std::unique_ptr<PartStream> stream = WC_TRY(StartStream(catalog::ObjectRole::kCarried));
     delta::Scratch scratch;
     Bytes packed;
     Bytes payload;

@@ -86,14 +86,14 @@ Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenSt
         baseline->Write(chunk.at, packed);
       }
     }
+    const int workers = ThreadCount(threads);
     const std::vector<transfer::ReplayBatch> batches =
-        chain.Batches(8 * kMiB, [&](int32_t tensor, int64_t cell) {
+        chain.Batches(8 * kMiB, workers, [&](int32_t tensor, int64_t cell) {
           const auto [begin, end] = ChunksInCell(chunks, tensor, cell);
           return begin != end;
         });
-    if (threads <= 0) threads = DefaultThreads();
-    std::vector<transfer::Chain::Scratch> scratch(static_cast<size_t>(threads));
-    return ParallelFor(batches.size(), threads, [&](size_t item, int worker) -> Status {
+    std::vector<transfer::Chain::Scratch> scratch(static_cast<size_t>(workers));
+    return ParallelFor(batches.size(), workers, [&](size_t item, int worker) -> Status {
       std::vector<tensor::Partial> gained(run.inventory->size());
       return chain.Replay(
           batches[item], scratch[static_cast<size_t>(worker)],

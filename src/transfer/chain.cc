@@ -18,10 +18,16 @@ int64_t Chain::wire_bytes() const {
 }
 
 std::vector<ReplayBatch> Chain::Batches(
-    int64_t payload_bytes_max,
+    int64_t payload_bytes_max, int threads,
     const std::function<bool(int32_t tensor, int64_t cell)>& wanted) const {
+  constexpr int64_t kSmallest = 256 * kKiB;
+  constexpr int64_t kForEachThread = 4;
   std::vector<ReplayBatch> batches;
   const std::vector<ChainEntry>& entries = state_->entries;
+  int64_t total = 0;
+  for (const ChainEntry& entry : entries) total += entry.chunk->payload_bytes;
+  const int64_t share = total / (kForEachThread * std::max(1, threads));
+  payload_bytes_max = std::min(payload_bytes_max, std::max(kSmallest, share));
   for (size_t first = 0, last = 0; first < entries.size(); first = last) {
     const ChainEntry& entry = entries[first];
     int64_t payload_bytes = 0;

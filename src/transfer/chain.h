@@ -57,9 +57,10 @@ class Chain {
 
   // Cells that some version of the chain changes (all cells if it starts with a full version), cut
   // into batches of at most `payload_bytes_max` (but at least one cell), in (tensor, cell) order;
-  // only those for which `wanted` is true, if it is set.
+  // only those for which `wanted` is true, if it is set. Smaller ones, down to 256 KiB, where each
+  // of `threads` would not get several: a batch is one thread's work.
   std::vector<ReplayBatch> Batches(
-      int64_t payload_bytes_max,
+      int64_t payload_bytes_max, int threads,
       const std::function<bool(int32_t tensor, int64_t cell)>& wanted = {}) const;
   // Does the chain begin with a full version (so that cells need no base)?
   bool starts_full() const;

@@ -65,7 +65,7 @@ class ChainFaultTest : public testing::Test {
     }
     Chain::Scratch scratch;
     std::vector<tensor::Partial> gained(run.inventory().size());
-    for (const ReplayBatch& batch : chain.Batches(200)) {
+    for (const ReplayBatch& batch : chain.Batches(200, 1)) {
       WC_TRY(chain.Replay(
           batch, scratch,
           [&](const ReplayCell& cell, MutableByteSpan packed) {

@@ -41,7 +41,7 @@ class ChainTest : public testing::Test {
                           int64_t batch_bytes,
                           const std::function<bool(int32_t, int64_t)>& wanted = {},
                           int threads = 1) {
-    const std::vector<ReplayBatch> batches = chain.Batches(batch_bytes, wanted);
+    const std::vector<ReplayBatch> batches = chain.Batches(batch_bytes, 1, wanted);
     std::vector<Chain::Scratch> scratch(static_cast<size_t>(threads));
     std::vector<std::vector<tensor::Partial>> gained(
         static_cast<size_t>(threads), std::vector<tensor::Partial>(run.inventory().size()));
@@ -142,7 +142,7 @@ TEST_F(ChainTest, NoStepsOrNoChangesReplayNothing) {
   for (const size_t target : {size_t{0}, size_t{1}}) {
     const Result<Chain> chain = Load(run, run.Plan(ReplayStart::kImage, 0, target));
     ASSERT_TRUE(chain.ok()) << chain.error().message;
-    EXPECT_TRUE(chain->Batches(kMiB).empty());
+    EXPECT_TRUE(chain->Batches(kMiB, 1).empty());
   }
 }
 
@@ -195,7 +195,7 @@ TEST_F(ChainTest, BatchesHoldEveryCellOnceInOrderAndKeepTheirBound) {
   for (const int64_t most : {int64_t{1}, 40 * kKiB, kGiB}) {
     std::pair<int32_t, int64_t> last(-1, -1);
     int64_t total = 0;
-    for (const ReplayBatch& batch : chain->Batches(most)) {
+    for (const ReplayBatch& batch : chain->Batches(most, 1)) {
       int64_t bytes = 0;
       ASSERT_FALSE(batch.cells.empty());
       for (const ReplayCell& cell : batch.cells) {
@@ -209,7 +209,7 @@ TEST_F(ChainTest, BatchesHoldEveryCellOnceInOrderAndKeepTheirBound) {
     }
     EXPECT_LT(total, chain->wire_bytes());
   }
-  EXPECT_EQ(chain->Batches(kGiB).size(), 1U);
+  EXPECT_EQ(chain->Batches(kGiB, 1).size(), 1U);
 }
 
 TEST_F(ChainTest, ABatchIsOneReadAnObject) {
@@ -289,7 +289,7 @@ TEST_F(ChainTest, ErrorsOfReaderSinkAndFetcherForEndIt) {
             error.code);
   const Result<Chain> chain = Load(run, plan);
   ASSERT_TRUE(chain.ok()) << chain.error().message;
-  const ReplayBatch batch = chain->Batches(kMiB).at(0);
+  const ReplayBatch batch = chain->Batches(kMiB, 1).at(0);
   Chain::Scratch scratch;
   std::vector<tensor::Partial> gained(1);
   const auto fine_base = [&](const ReplayCell&, MutableByteSpan out) {

@@ -172,7 +172,7 @@ class CellReplay {
 
   Result<tensor::TensorDigest> ApplyPartial(const delta::PartChunk& chunk, bool fresh,
                                             ByteSpan payload) {
-    if (now_.data() == base_.data()) std::ranges::copy(base_, frame_.begin());
+    if (now_.data() == base_.data()) CopyBytes(base_, frame_);
     if (now_.data() != other_.data()) now_ = frame_;  // also when there is nothing yet
     const auto bytes = static_cast<size_t>(chunk.box.units() * matrix_.unit_bytes);
     const MutableByteSpan gathered = now_.data() == frame_.data() ? other_ : frame_;

@@ -31,7 +31,7 @@ void Replay(benchmark::State& state, catalog::ReplayStart start, Share share, in
       Chain::Load(bed.run.inventory(), bed.run.Plan(start, full ? 1 : 0, 1),
                   [&](const catalog::Version&) -> Result<Fetcher*> { return &bed.fetcher; })
           .value();
-  const std::vector<ReplayBatch> batches = chain.Batches(8 * kMiB);
+  const std::vector<ReplayBatch> batches = chain.Batches(8 * kMiB, 1);
   const Bytes& from = bed.run.states()[0][0];
   Bytes to(from.size());
   auto place = [](const ReplayCell& cell) {

@@ -80,7 +80,7 @@ Result<std::unique_ptr<Catalog>> OpenSqliteCatalog(os::World& world, const std::
     return Error{Code::kNotFound, absolute + ": no catalog there"};
   }
   if (options.create) WC_TRY(world.fs.MakeDirectories(directory));
-  if (WC_TRY(world.fs.IsNetwork(directory))) {
+  if (WC_TRY(world.fs.Kind(directory)) == os::FsKind::kNetwork) {
     return Error{Code::kConflict, absolute +
                                       ": SQLite's locks are not to be trusted on a network file "
                                       "system; keep the file on a local disk of one host and "

@@ -95,7 +95,7 @@ TEST_F(SqliteTest, RefusesWhatIsNoDatabase) {
 // X3, M: locks of a network file system are not to be trusted.
 TEST_F(SqliteTest, RefusesANetworkFileSystem) {
   os::SimMachine machine;
-  machine.SetNetwork(true);
+  machine.SetKind(os::FsKind::kNetwork);
   EXPECT_THAT(Text(OpenSqliteCatalog(machine.world(), "/mnt/nfs/catalog.db")),
               AllOf(StartsWith("conflict"), HasSubstr("network file system"),
                     HasSubstr("weightcast serve")));
