@@ -339,6 +339,7 @@ TEST_F(AgentTest, APullWaitsForTheOneBeforeIt) {
   PullOk(5);
 }
 
+// M3: the budget is checked before work begins.
 TEST_F(AgentTest, JournalBudgetIsCheckedBeforeAnythingIsFetched) {
   PullOk(4);
   store::CountingStore counting(line_.store());

@@ -44,6 +44,7 @@ TEST(SpoolTest, TheProducerWaitsWhileTheSpoolIsFull) {
   EXPECT_LE(most, kBytesMax);
 }
 
+// M2: a tensor larger than the bucket.
 TEST(SpoolTest, ABlockLargerThanTheSpoolPassesAlone) {
   size_t drained = 0;
   Spool spool(10, [&](ByteSpan block) {

@@ -157,6 +157,7 @@ TEST_P(CatalogConformance, LatestPinAndAliasHoldAVersion) {
   EXPECT_THAT(Text(db().BeginRelease(v[0].uid)), HasSubstr("version 1"));
 }
 
+// X5: nothing goes that a newer version needs to be restorable.
 TEST_P(CatalogConformance, EveryReadyDescendantKeepsAChain) {
   const Line line = MakeLine();
   const auto& v = line.v;

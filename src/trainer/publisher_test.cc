@@ -114,6 +114,7 @@ class PublisherTest : public ::testing::Test {
     EXPECT_EQ(ready_->root, RootOf(weights));           \
   } while (false)
 
+// P3: every publish finds the shards newly allocated, elsewhere in memory.
 TEST_F(PublisherTest, DeltasAndFullVersionsGiveExactlyTheTrainersWeights) {
   SmallJob job = Job(3, "job");
   for (size_t n = 1; n <= 5; ++n) {
@@ -125,6 +126,21 @@ TEST_F(PublisherTest, DeltasAndFullVersionsGiveExactlyTheTrainersWeights) {
   }
   EXPECT_EQ(Read("3", /*with_seed=*/false), WeightsAt(3));
   EXPECT_EQ(Read("5", /*with_seed=*/false), WeightsAt(5));
+}
+
+// M4: more ranks than rows, so that some shards have no element and some ranks own nothing.
+TEST_F(PublisherTest, M4_ShardsWithoutElementsArePublished) {
+  SmallJob job = Job(30, "job");
+  const std::vector<int32_t> participants = Participants(job.plan());
+  ASSERT_LT(participants.size(), 30U);
+  Result<catalog::Version> version = Error{Code::kInternal, "nobody published"};
+  for (const int32_t rank : participants) {
+    const auto report = job.PublishOne(rank, 1, WeightsAt(1), /*full=*/true);
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    version = report->version;
+  }
+  EXPECT_READY(version, WeightsAt(1));
+  EXPECT_EQ(Read("1", /*with_seed=*/false), WeightsAt(1));
 }
 
 TEST_F(PublisherTest, AVersionWithoutAnyChangeIsPublished) {
