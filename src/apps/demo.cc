@@ -197,13 +197,12 @@ class Demo {
   }
 
   Status PublishAll(int64_t number, VersionRow* row) {
-    const int64_t kept_before = KeptBytes();
     std::vector<Process> ranks;
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       ranks.push_back(WC_TRY(Start(PublishWords(number, rank))));
     }
     if (number >= kKilledRankVersion && !rank_killed_) {
-      WC_TRY(KillInPublish(number, kept_before, ranks.back()));
+      WC_TRY(KillInPublish(number, ranks.back()));
       if (rank_killed_) ranks.back() = WC_TRY(Start(PublishWords(number, ranks.size() - 1)));
     }
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -220,23 +219,21 @@ class Demo {
     return Ok();
   }
 
-  // Size of the part that the last rank keeps beside its baseline, 0 if there is none yet.
-  int64_t KeptBytes() {
+  // Has the last rank written some of its redo file, which is there only while it publishes?
+  bool LastRankEncodes() {
     const std::string baselines = Path("baseline");
     const auto names = app_.world().fs.List(baselines);
     for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
       if (!name.ends_with("-r" + std::to_string(trainers_.size() - 1))) continue;
-      const auto stat = app_.world().fs.StatPath(baselines + "/" + name + "/kept.part");
-      if (stat.ok()) return stat->size;
+      const auto stat = app_.world().fs.StatPath(baselines + "/" + name + "/redo");
+      if (stat.ok() && stat->size > 0) return true;
     }
-    return 0;
+    return false;
   }
 
-  // Kills the rank when it has written some of its part: the file is there anew and still small.
-  Status KillInPublish(int64_t number, int64_t kept_before, Process& rank) {
+  Status KillInPublish(int64_t number, Process& rank) {
     while (rank.running()) {
-      const int64_t kept = KeptBytes();
-      if (kept == 0 || kept >= kept_before / 2) {
+      if (!LastRankEncodes()) {
         app_.world().clock.SleepFor(kPoll);
         continue;
       }

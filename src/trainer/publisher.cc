@@ -18,7 +18,7 @@ std::string PutId(os::World& world) {
   return Hex(id);
 }
 
-// Bytes or kept part are not what they should be; anything else (disk full, I/O) may pass.
+// Bytes or redo file are not what they should be; anything else (disk full, I/O) may pass.
 bool IsLost(const Error& error) {
   return error.code == Code::kDataLoss || error.code == Code::kInvalidData ||
          error.code == Code::kNotFound;

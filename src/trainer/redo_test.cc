@@ -93,7 +93,7 @@ TEST_F(RedoTest, RefusesRecordsThatFitNoChunk) {
   refuses("no such chunk");
   EncodeRedo(0, 1, Bytes(1), std::vector<uint32_t>{0}, &record_);
   refuses("expected");
-  EncodeRedo(0, UnitBytes(chunks_.chunks[0]), Bytes(1 << 20), std::vector<uint32_t>{1 << 18},
+  EncodeRedo(0, UnitBytes(chunks_.chunks[0]), Bytes(1 << 20), std::vector<uint32_t>{1 << 16},
              &record_);
   refuses("does not fit");
 }
