@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/task_pool.h"
+#include "base/text.h"
 #include "tensor/root.h"
 #include "transfer/chain.h"
 #include "transfer/fetchers.h"
@@ -143,6 +144,10 @@ class PullRun {
   }
 
   Status Go() {
+    if (standing_) {
+      WC_TRY(MendSideFiles(world_.fs, path_, standing_->manifest, SourcesOfSideFiles({}),
+                           standing_->manifest.durability == Durability::kHost));
+    }
     if (standing_ && standing_->manifest.version == target().uid) return StayCurrent();
     if (standing_ && WC_TRY(TryUndo())) return Ok();
     const bool fits = standing_ && *standing_->directory.inventory() == *source_.run().inventory;
@@ -265,7 +270,7 @@ class PullRun {
                                     options_.threads,
                                     [&] { lease_.Renew(); },
                                     progress_};
-    const Prepared prepared = WC_TRY(WriteJournal(world_, request));
+    const Prepared prepared = WC_TRY(WriteJournal(world_, request).With(path_));
     report_.journal_bytes = prepared.journal_bytes;
     report_.changed_units = prepared.changed_units;
     const Journal journal = WC_TRY(Journal::Open(world_.fs, JournalPath(path_, to.steps.front()),
@@ -292,6 +297,7 @@ class PullRun {
 
   Status LayAnew(const catalog::ReplayPlan& plan, const transfer::Chain& chain) {
     report_.how = "beside";
+    WC_TRY(RefuseForeignFiles());
     LayRequest request;
     request.image = path_;
     request.inventory = source_.run().inventory;
@@ -323,6 +329,18 @@ class PullRun {
     report_.seconds_apply = ToSeconds(times.apply);
     if (times.base_bytes > 0) report_.sources["seed"] += times.base_bytes;
     return Ok();
+  }
+
+  // An image that is replaced goes, and what others put there must not go with it.
+  Status RefuseForeignFiles() {
+    if (!standing_ && lost_.empty()) return Ok();
+    const auto foreign =
+        WC_TRY(ForeignNames(world_.fs, path_, target().side_files).With("looking at " + path_));
+    if (foreign.empty()) return Ok();
+    return Error{Code::kConflict, path_ +
+                                      ": must be laid anew, and holds files that no image of "
+                                      "ours put there: " +
+                                      JoinNames(foreign) + "; move them away"};
   }
 
   SideSources SourcesOfSideFiles(const catalog::ReplayPlan& plan) {

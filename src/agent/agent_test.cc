@@ -191,6 +191,35 @@ TEST_F(AgentTest, ASideFileThatWasChangedByHandIsNamedBeforeAnythingIsApplied) {
   EXPECT_THAT(error.message, HasSubstr("config.json"));
 }
 
+TEST_F(AgentTest, ASideFileThatIsGoneComesBackAlsoAtTheTarget) {
+  PullOk(5);
+  const std::string config = os::JoinPath(kImage, "config.json");
+  for (const size_t number : {5UL, 4UL, 5UL}) {
+    ASSERT_TRUE(fs().Remove(config).ok());
+    PullOk(number);
+    EXPECT_TRUE(VerifyImage(world(), kImage, 1, nullptr)->verified) << number;
+  }
+  ASSERT_TRUE(WriteNew(fs(), config, AsBytes("{ }"), false).ok());
+  EXPECT_THAT(PullFails(5).message, HasSubstr("config.json"));
+  ASSERT_TRUE(fs().Remove(config).ok());
+  ASSERT_TRUE(fs().MakeDirectories(config).ok());
+  EXPECT_EQ(PullFails(5).code, Code::kDataLoss);
+}
+
+TEST_F(AgentTest, ForeignFilesDoNotGoWithAnImageThatIsLaidAnew) {
+  PullOk(4);
+  const std::string notes = os::JoinPath(kImage, "NOTES.txt");
+  ASSERT_TRUE(WriteNew(fs(), notes, AsBytes("mine"), false).ok());
+  PullOk(5);  // in place: they are in nobody's way
+  const auto refused = Pull(world(), line_, 2, kImage, kSeed, TestOptions());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kConflict);
+  EXPECT_THAT(refused.error().message, HasSubstr("NOTES.txt"));
+  EXPECT_EQ(fs().ReadAll(notes, kMiB).value(), Bytes({'m', 'i', 'n', 'e'}));
+  ASSERT_TRUE(fs().Remove(notes).ok());
+  EXPECT_EQ(Pull(world(), line_, 2, kImage, kSeed, TestOptions())->how, "beside");
+}
+
 TEST_F(AgentTest, NamesOfSideFilesThatLeaveTheImageAreRefused) {
   for (const char* name :
        {"../x", "/etc/x", ".hidden", "a/../b", "", "a//b", "w.safetensors", ".weightcast/lock"}) {

@@ -271,6 +271,33 @@ Status SyncTree(os::Fs& fs, const std::string& path) {
   return Ok();
 }
 
+Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& image,
+                                              std::span<const catalog::SideFileRow> side_files) {
+  std::set<std::string> known = {os::BaseName(MetaPath(image)), tensor::kIndexFile};
+  const auto add = [&](std::span<const catalog::SideFileRow> rows) {
+    for (const catalog::SideFileRow& row : rows)
+      known.insert(row.name.substr(0, row.name.find('/')));
+  };
+  add(side_files);
+  const Result<State> state = ReadState(fs, image);
+  for (const int64_t generation : {state.ok() ? state->from : 0, state.ok() ? state->to : 0}) {
+    const Result<Manifest> manifest = ReadManifest(fs, image, generation);
+    if (!manifest.ok()) continue;
+    add(manifest->side_files);
+    for (const WeightFileRow& row : manifest->weight_files) {
+      known.insert(row.name.substr(0, row.name.find('/')));
+    }
+  }
+  std::vector<std::string> foreign;
+  for (const std::string& name : WC_TRY(fs.List(image))) {
+    const std::string shown = name.starts_with('.') ? name.substr(1) : name;
+    const bool ours = known.contains(name) || known.contains(shown) ||
+                      shown.ends_with(".safetensors") || name.ends_with(".weightcast");
+    if (!ours) foreign.push_back(name);
+  }
+  return foreign;
+}
+
 Status RemoveUnnamed(os::Fs& fs, const std::string& image, const Manifest& manifest) {
   const State state{manifest.generation, manifest.generation};
   std::set<std::string> keep = {"lock", StateName(state), ManifestName(manifest.generation)};

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/manifest.h"
 #include "base/status.h"
@@ -68,6 +70,11 @@ Status ShowWeights(os::Fs& fs, const std::string& image, const Manifest& manifes
 Status SyncWeights(os::Fs& fs, const std::string& image, const Manifest& manifest, bool dotted);
 // Every file and directory at or below `path`.
 Status SyncTree(os::Fs& fs, const std::string& path);
+
+// Names in the image's directory that are neither weights (of whatever version), nor among the side
+// files of the manifests that the state names, nor among `side_files`.
+Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& image,
+                                              std::span<const catalog::SideFileRow> side_files);
 
 // Removes from .weightcast what `manifest`, the current one, does not name.
 Status RemoveUnnamed(os::Fs& fs, const std::string& image, const Manifest& manifest);

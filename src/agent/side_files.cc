@@ -5,6 +5,7 @@
 
 #include "agent/image_dir.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "tensor/hf_directory.h"
 
@@ -101,6 +102,11 @@ void CollectParents(const std::string& image, const std::string& name,
   }
 }
 
+// Beside `path`, until it is renamed over it.
+std::string Temporary(const std::string& path) {
+  return os::JoinPath(os::ParentPath(path), "." + os::BaseName(path) + ".weightcast");
+}
+
 // Gives the staged content a second name, then moves that over the old file.
 Status Install(os::Fs& fs, const std::string& image, const catalog::SideFileRow& row) {
   const std::string path = os::JoinPath(image, row.name);
@@ -109,9 +115,8 @@ Status Install(os::Fs& fs, const std::string& image, const catalog::SideFileRow&
     return Error{Code::kDataLoss, path + ": expected SHA-256 " + row.sha256.hex() +
                                       ", which is neither there nor staged"};
   }
-  const std::string parent = os::ParentPath(path);
-  const std::string linked = os::JoinPath(parent, "." + os::BaseName(path) + ".weightcast");
-  WC_TRY(fs.MakeDirectories(parent));
+  const std::string linked = Temporary(path);
+  WC_TRY(fs.MakeDirectories(os::ParentPath(path)));
   if (WC_TRY(fs.Exists(linked))) WC_TRY(fs.Remove(linked));
   WC_TRY(fs.Link(staged, linked));
   return fs.Rename(linked, path);
@@ -164,6 +169,29 @@ Status BringSideFile(os::Fs& fs, const catalog::SideFileRow& row, const SideSour
     answers.push_back(copied.error().message);
   }
   return Error{code, "side file " + row.name + ": " + JoinNames(answers)};
+}
+
+Status MendSideFiles(os::Fs& fs, const std::string& image, const Manifest& manifest,
+                     const SideSources& sources, bool durable) {
+  std::vector<std::string> other;
+  for (const catalog::SideFileRow& row : manifest.side_files) {
+    const std::string path = os::JoinPath(image, row.name);
+    if (WC_TRY(fs.Exists(path))) {
+      if (!WC_TRY(IsSideFile(fs, path, row))) other.push_back(row.name);
+      continue;
+    }
+    const std::string parent = os::ParentPath(path);
+    const std::string brought = Temporary(path);
+    WC_TRY(fs.MakeDirectories(parent));
+    WC_TRY(BringSideFile(fs, row, sources, brought, durable));
+    WC_TRY(fs.Rename(brought, path));
+    if (durable) WC_TRY(fs.SyncDirectory(parent));
+    Log(LogLevel::kWarning, "a side file was gone and is back", {{"path", path}});
+  }
+  if (other.empty()) return Ok();
+  return Error{Code::kDataLoss, image + ": not what version " + std::to_string(manifest.number) +
+                                    " put there: " + JoinNames(other) +
+                                    "; remove them, and the next pull brings them back"};
 }
 
 Status StageSideFiles(os::Fs& fs, const std::string& image, const Manifest& from,

@@ -34,6 +34,11 @@ struct SideSources {
 Status BringSideFile(os::Fs& fs, const catalog::SideFileRow& row, const SideSources& sources,
                      const std::string& path, bool durable);
 
+// Brings back those of `manifest`'s side files that are gone. Errors: kDataLoss, listing those that
+// are there with other content (they are left alone); as BringSideFile.
+Status MendSideFiles(os::Fs& fs, const std::string& image, const Manifest& manifest,
+                     const SideSources& sources, bool durable);
+
 // Makes ready what InstallSideFiles needs to go from one manifest to the other and back.
 // Errors: kDataLoss (a file to be replaced is not what the manifest says), as BringSideFile.
 Status StageSideFiles(os::Fs& fs, const std::string& image, const Manifest& from,

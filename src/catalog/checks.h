@@ -13,7 +13,9 @@
 namespace weightcast::catalog {
 
 inline constexpr size_t kTextBytesMax = 4096;  // of a token, a URL, a label's value
-inline constexpr size_t kNameBytesMax = 128;   // of a run, an alias, a label
+// Of epochs and version numbers: what every reader of JSON holds exactly.
+inline constexpr int64_t kNumberMax = (int64_t{1} << 53) - 1;
+inline constexpr size_t kNameBytesMax = 128;  // of a run, an alias, a label
 inline constexpr size_t kLabelsMax = 64;
 inline constexpr size_t kKeyBytesMax = 1024;  // of an object and a side file
 

@@ -27,8 +27,9 @@ Status CheckEpochRequest(const EpochRequest& request) {
                  "an epoch is opened by a job token or by a number, by "
                  "exactly one of them"};
   }
-  if (request.number && request.number->value < 1) {
-    return Error{Code::kInvalidArgument, EpochText(*request.number) + ": epochs begin with 1"};
+  if (request.number && (request.number->value < 1 || request.number->value > kNumberMax)) {
+    return Error{Code::kInvalidArgument,
+                 EpochText(*request.number) + ": expected 1 to " + std::to_string(kNumberMax)};
   }
   if (request.plan.empty()) return Error{Code::kInvalidArgument, "an epoch needs a plan hash"};
   WC_TRY(CheckText("job token", request.token));
@@ -66,9 +67,10 @@ Status SameEpoch(const EpochRow& row, const EpochRequest& request) {
 }
 
 Status CheckBeginRequest(const BeginRequest& request) {
-  if (request.number < 1) {
-    return Error{Code::kInvalidArgument,
-                 "version " + std::to_string(request.number) + ": publishing begins with number 1"};
+  if (request.number < 1 || request.number > kNumberMax) {
+    return Error{Code::kInvalidArgument, "version " + std::to_string(request.number) +
+                                             ": expected a number from 1 to " +
+                                             std::to_string(kNumberMax)};
   }
   if (request.step_token.empty() || request.store_url.empty()) {
     return Error{Code::kInvalidArgument, "a version needs a step token and the URL of its store"};
@@ -169,7 +171,8 @@ Result<Version> Repeated(const Announcement& first, const Announcement& again,
     return Error{Code::kConflict, who + " is fenced: the attempt is FAILED: " + version.failure};
   }
   if (first == again) return version;
-  return Error{Code::kConflict, who + " has announced something else before; the first stands"};
+  return Error{Code::kConflict,
+               who + " was announced already, with another part; the first stands"};
 }
 
 Status NotFenced(const Announcement& announcement, const Version& version, const HeadRow& head) {

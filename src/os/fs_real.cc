@@ -220,12 +220,15 @@ int64_t ToMillis(const timespec& t) { return int64_t{t.tv_sec} * 1000 + t.tv_nse
 class KernelFs final : public Fs {
  public:
   Result<std::unique_ptr<File>> OpenFile(const std::string& path, Open mode) override {
-    const int fd = Uninterrupted([&] { return ::open(path.c_str(), Flags(mode), 0666); });
+    // Without O_NONBLOCK the open of a FIFO waits for its other end; files do not know the flag.
+    const int flags = Flags(mode) | O_NONBLOCK;
+    const int fd = Uninterrupted([&] { return ::open(path.c_str(), flags, 0666); });
     if (fd == -1) return ErrnoError(path, "open", errno);
     auto file = std::make_unique<RealFile>(fd, path);
     struct stat stat;
     WC_TRY(Check(::fstat(fd, &stat), path, "open"));
     if (S_ISDIR(stat.st_mode)) return ErrnoError(path, "open", EISDIR);
+    if (!S_ISREG(stat.st_mode)) return Error{Code::kInvalidData, path + ": is not a file"};
     return std::unique_ptr<File>(std::move(file));
   }
 

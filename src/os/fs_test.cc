@@ -2,6 +2,7 @@
 #include "os/fs.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <numeric>
 #include <thread>
@@ -390,6 +391,19 @@ TEST(PathTest, JoinsAndSplits) {
                         Case{"/", "/", ""}, Case{"a/b/", "a", "b"}, Case{"a/b/c", "a/b", "c"}}) {
     EXPECT_EQ(ParentPath(c.path), c.parent) << c.path;
     EXPECT_EQ(BaseName(c.path), c.base) << c.path;
+  }
+}
+
+TEST(RealFsTest, WhatIsNoOrdinaryFileIsRefusedAndNeverWaitedFor) {
+  const TempDir dir(RealWorld());
+  const std::string pipe = JoinPath(dir.path(), "pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/null")}) {
+    for (const Open mode : {Open::kRead, Open::kReadWrite, Open::kCreate}) {
+      const auto file = RealWorld().fs.OpenFile(path, mode);
+      ASSERT_FALSE(file.ok()) << path;
+      EXPECT_EQ(file.error().code, Code::kInvalidData) << file.error().message;
+    }
   }
 }
 

@@ -43,6 +43,15 @@ Result<int64_t> SchemaOf(Database& database, const std::string& path) {
                                     std::to_string(objects) + " tables and indexes"};
 }
 
+// The same by one transaction, so that a migration by another process is seen as a whole or not.
+Result<int64_t> LookAtSchema(Database& database, const std::string& path) {
+  WC_TRY(database.Run("BEGIN"));
+  Result<int64_t> schema = SchemaOf(database, path);
+  const Status ended = database.Run("ROLLBACK");
+  if (schema.ok()) WC_TRY(ended);
+  return schema;
+}
+
 // Another process may do the same at the same time: whoever has the lock looks again.
 Status Migrate(Database& database, const std::string& path) {
   WC_TRY(database.Run("BEGIN IMMEDIATE"));
@@ -77,7 +86,7 @@ Result<std::unique_ptr<Catalog>> OpenSqliteCatalog(os::World& world, const std::
   const std::string absolute = WC_TRY(world.fs.Absolute(path));
   const std::string directory = os::ParentPath(absolute);
   if (!options.create && !WC_TRY(world.fs.Exists(absolute))) {
-    return Error{Code::kNotFound, absolute + ": no catalog there"};
+    return Error{Code::kUnavailable, absolute + ": no catalog there"};
   }
   if (options.create) WC_TRY(world.fs.MakeDirectories(directory));
   if (WC_TRY(world.fs.Kind(directory)) == os::FsKind::kNetwork) {
@@ -88,7 +97,7 @@ Result<std::unique_ptr<Catalog>> OpenSqliteCatalog(os::World& world, const std::
   }
   std::unique_ptr<Database> database =
       WC_TRY(Database::Open(absolute, options.busy_timeout).With("catalog"));
-  const int64_t schema = WC_TRY(SchemaOf(*database, absolute));
+  const int64_t schema = WC_TRY(LookAtSchema(*database, absolute));
   if (schema == 0 && !options.create) {
     return Error{Code::kDataLoss, absolute + ": an empty file, not a catalog"};
   }

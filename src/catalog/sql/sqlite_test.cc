@@ -60,7 +60,7 @@ TEST_F(SqliteTest, StaysBetweenOpens) {
 }
 
 TEST_F(SqliteTest, DoesNotMakeAFileUnasked) {
-  EXPECT_THAT(Text(Open({.create = false})), StartsWith("not-found"));
+  EXPECT_THAT(Text(Open({.create = false})), StartsWith("unavailable"));
   EXPECT_FALSE(Must(os::RealFs().Exists(path_)));
   WriteFile({});
   EXPECT_THAT(Text(Open({.create = false})), StartsWith("data-loss"));
@@ -384,25 +384,29 @@ TEST_F(SqliteTest, ParticipantsRaceAsProcesses) {
 }
 
 // Many processes open a catalog that is not there yet: one makes it, all get the same.
+// Often: rare is the look that falls between two statements of a migration.
 TEST_F(SqliteTest, ProcessesCreateItTogether) {
-  std::vector<pid_t> children;
-  for (int i = 0; i < 8; ++i) {
-    const pid_t pid = ::fork();
-    ASSERT_GE(pid, 0);
-    if (pid == 0) {
-      const auto catalog = Open();
-      const bool good = catalog.ok() && (*catalog)->OpenRun({"policy", ToyInventory(), {}}).ok();
-      if (!catalog.ok()) std::fprintf(stderr, "%s\n", Text(catalog).c_str());
-      ::_exit(good ? 0 : 1);
+  for (int round = 0; round < 25; ++round) {
+    WriteFile({});
+    std::vector<pid_t> children;
+    for (int i = 0; i < 8; ++i) {
+      const pid_t pid = ::fork();
+      ASSERT_GE(pid, 0);
+      if (pid == 0) {
+        const auto catalog = Open();
+        const bool good = catalog.ok() && (*catalog)->OpenRun({"policy", ToyInventory(), {}}).ok();
+        if (!catalog.ok()) std::fprintf(stderr, "%s\n", Text(catalog).c_str());
+        ::_exit(good ? 0 : 1);
+      }
+      children.push_back(pid);
     }
-    children.push_back(pid);
+    for (const pid_t pid : children) {
+      int status = 0;
+      ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+      EXPECT_EQ(status, 0);
+    }
+    EXPECT_EQ(Must(Must(Open())->ListRuns()).size(), 1u);
   }
-  for (const pid_t pid : children) {
-    int status = 0;
-    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
-    EXPECT_EQ(status, 0);
-  }
-  EXPECT_EQ(Must(Must(Open())->ListRuns()).size(), 1u);
 }
 
 }  // namespace
