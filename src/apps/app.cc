@@ -39,8 +39,15 @@ int App::Finish(const Status& status) {
     document_["error"] = {{"code", CodeName(error.code)}, {"message", error.message}};
     std::fprintf(stderr, "weightcast: %s\n", error.message.c_str());
   }
-  if (json_ && !document_.is_null()) std::printf("%s\n", document_.dump(2).c_str());
-  return status.ok() ? 0 : ExitCode(status.error().code);
+  if (json_ && !document_.is_null()) {
+    // Paths and names may hold any bytes, JSON holds only UTF-8.
+    const std::string text = document_.dump(2, ' ', false, Json::error_handler_t::replace);
+    std::printf("%s\n", text.c_str());
+  }
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!written) std::fputs("weightcast: stdout: the result could not be written\n", stderr);
+  if (!status.ok()) return ExitCode(status.error().code);
+  return written ? 0 : ExitCode(Code::kUnavailable);
 }
 
 void App::Progress(const std::string& label, int64_t done, int64_t total) {
@@ -54,9 +61,32 @@ void App::Progress(const std::string& label, int64_t done, int64_t total) {
                BytesText(total).c_str(), done >= total ? "\n" : "");
 }
 
+Status App::CheckInputs(const std::vector<std::pair<const char*, std::string>>& inputs) {
+  std::vector<std::string> missing;
+  for (const auto& [flag, path] : inputs) {
+    if (path.empty() || WC_TRY(world_.fs.Exists(path).With(flag))) continue;
+    missing.push_back(std::string(flag) + " " + Quoted(path));
+  }
+  if (missing.empty()) return Ok();
+  return Error{Code::kInvalidArgument, "no such file or directory: " + JoinNames(missing)};
+}
+
+Status App::CheckEmpty(const std::string& path) {
+  if (!WC_TRY(world_.fs.Exists(path))) return Ok();
+  const std::vector<std::string> names = WC_TRY(world_.fs.List(path));
+  if (names.empty()) return Ok();
+  return Error{Code::kConflict,
+               path + ": expected an empty directory, or none; it has " + JoinNames(names)};
+}
+
 Result<std::unique_ptr<catalog::Catalog>> App::OpenCatalog(const std::string& url, bool create) {
   if (const auto path = AfterScheme(url, "sqlite:")) {
-    return catalog::OpenSqliteCatalog(world_, WC_TRY(AbsolutePath(url, *path)), {.create = create});
+    const std::string absolute = WC_TRY(AbsolutePath(url, *path));
+    if (!create && !WC_TRY(world_.fs.Exists(absolute))) {
+      return Error{Code::kUnavailable,
+                   "catalog " + Quoted(url) + " is not reachable: there is no file " + absolute};
+    }
+    return catalog::OpenSqliteCatalog(world_, absolute, {.create = create});
   }
   return Error{Code::kInvalidArgument,
                "catalog " + Quoted(url) + ": expected sqlite:PATH (a file on this host)"};

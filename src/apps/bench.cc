@@ -17,7 +17,7 @@ struct GenerateFlags {
   std::string from;
   std::string shards;
   int64_t steps = 1;
-  int64_t seed = 7;
+  int64_t random_seed = 7;
   double learning_rate = 1e-6;
 };
 
@@ -28,16 +28,23 @@ Result<layout::Topology> ParseLayout(const std::string& text, int64_t layers) {
   if (std::sscanf(text.c_str(), "%d,%d%c", &topology.tp, &topology.pp, &end) != 2) {
     return Error{Code::kInvalidArgument, "--shards " + Quoted(text) + ": expected TP,PP"};
   }
+  if (topology.tp > layout::kWorldMax || topology.pp > layout::kWorldMax) {
+    return Error{Code::kInvalidArgument, "--shards " + Quoted(text) + ": more than " +
+                                             std::to_string(layout::kWorldMax) + " ranks"};
+  }
   topology.world = topology.tp * topology.pp;
   WC_TRY(topology.Check());
   return topology;
 }
 
-Status GenerateShards(App& app, const GenerateFlags& flags, const ToyDims& dims) {
-  const layout::Topology topology = WC_TRY(ParseLayout(flags.shards, dims.layers));
+Status GenerateShards(App& app, const GenerateFlags& flags) {
+  const std::string path = os::JoinPath(flags.from, "config.json");
+  const Bytes text = WC_TRY(app.world().fs.ReadAll(path, bridge::kHfConfigBytesMax));
+  const bridge::HfConfig model = WC_TRY(bridge::HfConfig::Parse(AsText(text)).With(path));
+  const layout::Topology topology =
+      WC_TRY(ParseLayout(flags.shards, model.Int("num_hidden_layers").value_or(0)));
   WC_TRY(WriteTopology(app.world(), topology, flags.out));
-  const ModelSource source =
-      WC_TRY(OpenShardSource(app.world(), flags.out, os::JoinPath(flags.from, "config.json"), {}));
+  const ModelSource source = WC_TRY(OpenShardSource(app.world(), flags.out, path, {}));
   for (int32_t rank = 0; rank < topology.world; ++rank) {
     ToyRank shard = WC_TRY(ToyRank::Load(app.world(), *source.plan, source.topology, rank,
                                          flags.from, static_cast<float>(flags.learning_rate)));
@@ -53,14 +60,16 @@ Status Generate(App& app, const GenerateFlags& flags) {
   if (flags.from.empty() && !flags.shards.empty()) {
     return Error{Code::kInvalidArgument, "--shards needs --from: the checkpoint that is cut"};
   }
+  WC_TRY(app.CheckInputs({{"--from", flags.from}}));
+  WC_TRY(app.CheckEmpty(flags.out));
   if (flags.from.empty()) {
-    WC_TRY(MakeToyModel(app.world(), dims, static_cast<uint64_t>(flags.seed), flags.out));
+    WC_TRY(MakeToyModel(app.world(), dims, static_cast<uint64_t>(flags.random_seed), flags.out));
   } else if (!flags.shards.empty()) {
-    WC_TRY(GenerateShards(app, flags, dims));
+    WC_TRY(GenerateShards(app, flags));
   } else {
     WC_TRY(StepToyModel(app.world(), flags.from, static_cast<int>(flags.steps),
-                        static_cast<float>(flags.learning_rate), static_cast<uint64_t>(flags.seed),
-                        flags.out));
+                        static_cast<float>(flags.learning_rate),
+                        static_cast<uint64_t>(flags.random_seed), flags.out));
   }
   app.Emit({{"out", flags.out}}, "wrote " + flags.out + "\n");
   return Ok();
@@ -100,6 +109,7 @@ Result<delta::CodecReport> Measure(App& app, const CodecFlags& flags) {
   if (flags.next.empty()) {
     return Error{Code::kInvalidArgument, "bench codec: expected two directories, or none"};
   }
+  WC_TRY(app.CheckInputs({{"BASE_DIR", flags.base}, {"NEXT_DIR", flags.next}}));
   const Bytes base = WC_TRY(Bf16State(app.world().fs, flags.base));
   const Bytes next = WC_TRY(Bf16State(app.world().fs, flags.next));
   if (base.size() != next.size()) {
@@ -160,8 +170,9 @@ std::vector<Command> BenchCommands() {
          f.OptionalArgument("BASE_DIR", &v->base, "a checkpoint directory")
              .OptionalArgument("NEXT_DIR", &v->next, "the same model, later")
              .Int("--units", &v->units, "bf16 elements to simulate")
-             .Int("--steps", &v->steps, "optimizer steps before the one that is measured")
-             .Int("--rounds", &v->rounds, "each speed is the best of so many")
+             .Int("--steps", &v->steps, "optimizer steps before the one that is measured",
+                  kInt32Max)
+             .Int("--rounds", &v->rounds, "each speed is the best of so many", kInt32Max)
              .Double("--learning-rate", &v->learning_rate, "decides the density")
              .Bool("--no-baselines", &v->no_baselines, "leave out other encodings");
          return [v](App& app) { return BenchCodec(app, *v); };
@@ -180,8 +191,8 @@ std::vector<Command> BenchCommands() {
                      "20 M, 100 M or 600 M parameters")
              .Text("--from", &v->from, "a checkpoint made by this command")
              .Text("--shards", &v->shards, "TP,PP: write Megatron ranks of --from")
-             .Int("--steps", &v->steps, "optimizer steps to move --from")
-             .Int("--seed", &v->seed, "of the random numbers")
+             .Int("--steps", &v->steps, "optimizer steps to move --from", kInt32Max)
+             .Int("--random-seed", &v->random_seed, "of the random numbers")
              .Double("--learning-rate", &v->learning_rate,
                      "decides the density: 1e-6 changes about 0.8 %");
          return [v](App& app) { return Generate(app, *v); };

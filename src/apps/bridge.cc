@@ -141,6 +141,8 @@ struct Planned {
 };
 Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
   os::Fs& fs = app.world().fs;
+  WC_TRY(app.CheckInputs(
+      {{"--shards", flags.shards}, {"--config", flags.config}, {"--reference", flags.reference}}));
   Planned planned;
   bridge::HfConfig model;
   if (!flags.shards.empty()) {
@@ -180,6 +182,9 @@ struct ConvertFlags {
 };
 
 Status Convert(App& app, ConvertFlags& flags) {
+  WC_TRY(app.CheckInputs({{"--shards", flags.shards},
+                          {"--config", flags.options.config},
+                          {"--reference", flags.options.reference}}));
   flags.options.threads = static_cast<int>(flags.threads);
   flags.options.progress = [&](int64_t done, int64_t total) {
     app.Progress("convert", done, total);
@@ -319,7 +324,7 @@ std::vector<Command> BridgeCommands() {
              .Texts("--carry", &v->options.carry,
                     "reference tensors that the trainer does not hold (pattern with *): copied")
              .Texts("--ignore", &v->options.ignore, "shard keys that are not sent (pattern with *)")
-             .Int("--threads", &v->threads, "0: all CPUs");
+             .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax);
          return [v](App& app) { return Convert(app, *v); };
        }},
       {"plan", "show which rank sends how much of a model, for a parallel layout",

@@ -29,12 +29,19 @@ class App {
   // The result, once: `text` goes to stdout now; with --json the document does, at the end.
   void Emit(Json document, const std::string& text);
   // Ends the invocation: prints the document, with the error if there is one; gives the exit code.
+  // A result that could not be written is an error too (unavailable).
   int Finish(const Status& status);
   // A progress bar on stderr if it is a terminal; call with done == total to end it. Any thread.
   void Progress(const std::string& label, int64_t done, int64_t total);
 
+  // Checks that paths which the user named, (flag, path) each, are there; empty ones are not asked
+  // for. Errors: kInvalidArgument, listing all that are missing.
+  Status CheckInputs(const std::vector<std::pair<const char*, std::string>>& inputs);
+  // Errors: kConflict if there is anything in the directory `path`, naming it.
+  Status CheckEmpty(const std::string& path);
+
   // "sqlite:PATH". Errors: kInvalidArgument for a scheme that is not built in, naming those that
-  // are.
+  // are; kUnavailable if it is not there and is not to be created.
   Result<std::unique_ptr<catalog::Catalog>> OpenCatalog(const std::string& url, bool create = true);
   // "file:PATH"; relative paths are made absolute. Opened once, lives as long as the App.
   Result<store::Store*> OpenStore(const std::string& url);

@@ -47,7 +47,7 @@ std::string Script(const CLI::App& parser) {
 }  // namespace
 
 void AddCompletionCommand(CLI::App& parser) {
-  CLI::App* sub = parser.add_subcommand("completion", "print a bash completion script");
+  CLI::App* sub = parser.add_subcommand(kCompletion, "print a bash completion script");
   sub->footer("Examples:\n  eval \"$(weightcast completion)\"");
   sub->callback([&parser] { std::cout << Script(parser); });
 }

@@ -1,4 +1,4 @@
-// `weightcast completion bash`: a completion script made from the command table.
+// `weightcast completion`: a completion script made from the command table.
 #pragma once
 
 namespace CLI {
@@ -6,6 +6,8 @@ class App;
 }
 
 namespace weightcast::apps {
+
+inline constexpr const char* kCompletion = "completion";
 
 // Adds the command to the parser; it prints when parsed.
 void AddCompletionCommand(CLI::App& parser);

@@ -351,7 +351,10 @@ class Demo {
 };
 
 Status RunDemo(App& app, const DemoFlags& flags) {
-  if (!flags.directory.empty()) return Demo(app, flags, flags.directory).Run();
+  if (!flags.directory.empty()) {
+    WC_TRY(app.CheckEmpty(flags.directory));
+    return Demo(app, flags, flags.directory).Run();
+  }
   // About 2 GB of scratch: in memory if there is room.
   const Result<int64_t> memory = app.world().fs.FreeBytes("/dev/shm");
   const std::string parent = memory.ok() && *memory > 6 * kGiB ? "/dev/shm" : "/tmp";

@@ -20,6 +20,7 @@ int64_t CountChanged(int unit_bytes, ByteSpan a, ByteSpan b) {
 }
 
 Status Diff(App& app, const std::string& path_a, const std::string& path_b) {
+  WC_TRY(app.CheckInputs({{"DIR_A", path_a}, {"DIR_B", path_b}}));
   os::Fs& fs = app.world().fs;
   const tensor::HfDirectory a = WC_TRY(tensor::HfDirectory::Open(fs, path_a).With(path_a));
   const tensor::HfDirectory b = WC_TRY(tensor::HfDirectory::Open(fs, path_b).With(path_b));
@@ -81,9 +82,8 @@ Result<std::shared_ptr<const tensor::Inventory>> InventoryOf(os::Fs& fs, const s
 }
 
 Status Inspect(App& app, const std::string& path, const std::string& model) {
+  WC_TRY(app.CheckInputs({{"PART_FILE", path}, {"--model", model}}));
   os::Fs& fs = app.world().fs;
-  const auto shared = WC_TRY(InventoryOf(fs, path, model));
-  const tensor::Inventory& inventory = *shared;
   const std::unique_ptr<os::File> file = WC_TRY(fs.OpenFile(path, os::Open::kRead));
   const int64_t size = WC_TRY(file->Size());
   if (size < delta::kPartTrailerBytes) {
@@ -93,6 +93,9 @@ Status Inspect(App& app, const std::string& path, const std::string& model) {
   Bytes trailer(static_cast<size_t>(delta::kPartTrailerBytes));
   WC_TRY(file->Read(size - delta::kPartTrailerBytes, trailer));
   delta::PartSeal seal = WC_TRY(delta::SealFromTrailer(trailer, size).With(path));
+  // Only a part is asked what its tensors are called.
+  const auto shared = WC_TRY(InventoryOf(fs, path, model));
+  const tensor::Inventory& inventory = *shared;
   Bytes footer(static_cast<size_t>(seal.footer_bytes));
   WC_TRY(file->Read(size - seal.footer_bytes, footer));
   seal.footer_sha256 = Sha256::Of(footer);

@@ -69,8 +69,14 @@ Result<ModelSource> OpenShardSource(os::World& world, const std::string& directo
   source.topology = source.shards->trainer.topology;
   bridge::CompileOptions compile{.reference = options.reference, .carry = options.carry};
   compile.vocab_rows = options.vocab_rows;
+  if (options.rank && *options.rank >= source.topology.world) {
+    return Error{Code::kInvalidArgument, "--rank " + std::to_string(*options.rank) +
+                                             ": the layout has " +
+                                             std::to_string(source.topology.world) + " ranks"};
+  }
   if (compile.vocab_rows == 0 && options.rank) {
-    compile.vocab_rows = WC_TRY(VocabRowsOfRank(world, *source.shards, *options.rank));
+    compile.vocab_rows =
+        WC_TRY(VocabRowsOfRank(world, *source.shards, RankId{static_cast<int32_t>(*options.rank)}));
   }
   const bridge::CompiledPlan compiled = WC_TRY(
       bridge::CompilePlan(source.shards->model, source.shards->trainer, compile).With(directory));

@@ -24,7 +24,7 @@ struct SourceOptions {
   // Rows of the embedding over all tensor ranks, padding included. 0: told by the file of `rank` if
   // it is given and holds some of them, else by the trainer's config.
   int64_t vocab_rows = 0;
-  std::optional<RankId> rank;
+  std::optional<int64_t> rank;  // as the user says it: refused if the layout has no such rank
 };
 
 struct ModelSource {

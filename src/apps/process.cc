@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -21,7 +23,25 @@ Error Errno(const std::string& what) {
   return {Code::kUnavailable, what + ": " + std::strerror(errno)};
 }
 
+constexpr const char* kParentPid = "WEIGHTCAST_PARENT_PID";
+
+std::vector<char*> Pointers(const std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (const std::string& word : words) out.push_back(const_cast<char*>(word.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
 }  // namespace
+
+void DieWithParent() {
+  const char* parent = std::getenv(kParentPid);
+  if (parent == nullptr) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // It may have ended before the line above.
+  if (std::to_string(::getppid()) != parent) std::_Exit(ExitCode(Code::kUnavailable));
+  ::unsetenv(kParentPid);
+}
 
 Result<Process> Process::Start(const std::vector<std::string>& argv, bool quiet) {
   int in[2];
@@ -39,11 +59,13 @@ Result<Process> Process::Start(const std::vector<std::string>& argv, bool quiet)
   if (quiet) {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
+  std::vector<std::string> variables = {std::string(kParentPid) + "=" + std::to_string(::getpid())};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    variables.emplace_back(*variable);
+  }
   pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, words[0], &actions, nullptr, words.data(), environ);
+  const int failed = ::posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, Pointers(argv).data(),
+                                   Pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   ::close(in[0]);
   ::close(out[1]);

@@ -10,9 +10,15 @@
 
 namespace weightcast::apps {
 
+// For main, before anything else: if this process was started by Process::Start, it is killed when
+// that parent ends, however that ends. The parent says its id in the environment variable
+// WEIGHTCAST_PARENT_PID, which is between these two alone and not handed on.
+void DieWithParent();
+
 class Process {
  public:
-  // Starts argv[0] with pipes on stdin and stdout; stderr is inherited (or dropped with `quiet`).
+  // Starts argv[0] (which calls DieWithParent) with pipes on stdin and stdout; stderr is inherited
+  // (or dropped with `quiet`).
   static Result<Process> Start(const std::vector<std::string>& argv, bool quiet = false);
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;

@@ -43,24 +43,6 @@ struct PublishFlags {
 
 Error Usage(const std::string& what) { return {Code::kInvalidArgument, "publish: " + what}; }
 
-Status CheckFlags(const PublishFlags& f) {
-  if (!f.model.empty() && !f.shards.empty())
-    return Usage("expected MODEL_DIR or --shards, not both");
-  if (f.model.empty() && f.shards.empty() && f.seed.empty()) {
-    return Usage("expected MODEL_DIR, --shards DIR or --seed HF_DIR");
-  }
-  if (f.rank && (f.shards.empty() || !f.number || !f.epoch)) {
-    return Usage("--rank needs --shards, --number and --epoch, equal on all ranks");
-  }
-  if (f.full_every < 0)
-    return Usage("--full-every " + std::to_string(f.full_every) + " is negative");
-  if (f.number && *f.number < 1) {
-    return Usage("--number " + std::to_string(*f.number) +
-                 ": publishing starts at 1; version 0 is the seed");
-  }
-  return Ok();
-}
-
 Result<std::map<std::string, std::string>> ParseLabels(const std::vector<std::string>& labels) {
   std::map<std::string, std::string> out;
   for (const std::string& label : labels) {
@@ -71,6 +53,48 @@ Result<std::map<std::string, std::string>> ParseLabels(const std::vector<std::st
     out[label.substr(0, equals)] = label.substr(equals + 1);
   }
   return out;
+}
+
+// Registering the seed alone publishes no version of the trainer: what describes one does not fit.
+Status CheckSeedAlone(const PublishFlags& f) {
+  const std::pair<const char*, bool> given[] = {
+      {"--number", f.number.has_value()}, {"--full", f.full},
+      {"--full-every", f.full_every > 0}, {"--fork", !f.fork.empty()},
+      {"--rank", f.rank.has_value()},     {"--step", !f.step.empty()},
+      {"--label", !f.labels.empty()},     {"--wait", f.wait.has_value()}};
+  std::vector<std::string> unfit;
+  for (const auto& [flag, is_given] : given) {
+    if (is_given) unfit.emplace_back(flag);
+  }
+  if (unfit.empty()) return Ok();
+  return Usage("--seed without MODEL_DIR or --shards only registers version 0; found also " +
+               JoinNames(unfit));
+}
+
+Status CheckFlags(const PublishFlags& f) {
+  if (!f.model.empty() && !f.shards.empty())
+    return Usage("expected MODEL_DIR or --shards, not both");
+  if (f.model.empty() && f.shards.empty() && f.seed.empty()) {
+    return Usage("expected MODEL_DIR, --shards DIR or --seed HF_DIR");
+  }
+  if (f.model.empty() && f.shards.empty()) return CheckSeedAlone(f);
+  if (f.rank && (f.shards.empty() || !f.number || !f.epoch)) {
+    return Usage("--rank needs --shards, --number and --epoch, equal on all ranks");
+  }
+  if (f.number && *f.number < 1) {
+    return Usage("--number " + std::to_string(*f.number) +
+                 ": publishing starts at 1; version 0 is the seed");
+  }
+  WC_TRY(ParseLabels(f.labels));
+  return Ok();
+}
+
+// A checkpoint without any element has no root that proves anything.
+Status CheckElements(const tensor::HfDirectory& model) {
+  if (model.inventory()->units() > 0) return Ok();
+  return Error{Code::kInvalidData, model.path() + ": no tensor with an element, found " +
+                                       std::to_string(model.inventory()->size()) +
+                                       " empty tensors"};
 }
 
 // $XDG_STATE_HOME/weightcast/<run uid>, as docs/cli.md says.
@@ -141,10 +165,15 @@ class Publish {
 
   Status Run() {
     WC_TRY(CheckFlags(flags_));
+    WC_TRY(app_.CheckInputs({{"MODEL_DIR", flags_.model},
+                             {"--shards", flags_.shards},
+                             {"--config", flags_.config},
+                             {"--seed", flags_.seed}}));
     catalog_ = WC_TRY(app_.OpenCatalog(flags_.catalog));
     store_ = WC_TRY(app_.OpenStore(flags_.store));
     if (!flags_.seed.empty()) {
       seed_ = WC_TRY(tensor::HfDirectory::Open(app_.world().fs, flags_.seed).With("--seed"));
+      WC_TRY(CheckElements(*seed_));
     }
     if (flags_.model.empty() && flags_.shards.empty()) return SeedOnly();
     WC_TRY(OpenSource());
@@ -182,7 +211,7 @@ class Publish {
     SourceOptions options{.reference = nullptr,
                           .carry = {},
                           .vocab_rows = flags_.vocab_rows,
-                          .rank = RankId{static_cast<int32_t>(flags_.rank.value_or(0))}};
+                          .rank = flags_.rank.value_or(0)};
     if (run_) {
       // What is carried was decided when the run began.
       options.reference = run_->inventory;
@@ -196,7 +225,7 @@ class Publish {
     source_ = WC_TRY(flags_.shards.empty()
                          ? OpenHfSource(app_.world(), flags_.model, options)
                          : OpenShardSource(app_.world(), flags_.shards, flags_.config, options));
-    return Ok();
+    return source_.directory ? CheckElements(*source_.directory) : Ok();
   }
 
   Status OpenRun() {
@@ -280,10 +309,6 @@ class Publish {
     if (flags_.rank) {
       number_ = *flags_.number;
       WC_TRY(OpenEpoch());
-    }
-    if (rank.value < 0 || static_cast<size_t>(rank.value) >= source_.plan->ranks.size()) {
-      return Usage("--rank " + std::to_string(rank.value) + ": the layout has " +
-                   std::to_string(source_.plan->ranks.size()) + " ranks");
     }
     const layout::RankPlan& own = source_.plan->ranks[static_cast<size_t>(rank.value)];
     if (own.slices.empty()) {
@@ -466,13 +491,14 @@ std::vector<Command> PublishCommands() {
                    "Megatron ranks: topology.json, rankN.json, rankN.safetensors")
              .Text("--config", &v->config, "model config; default SHARDS/../hf_source/config.json")
              .Int("--rank", &v->rank, "publish one rank's part and return")
-             .Int("--number", &v->number, "version number; default the latest + 1")
-             .Int("--epoch", &v->epoch, "the current one joins, a higher one opens and fences")
+             .Int("--number", &v->number, "version number; default the latest + 1", kJsonIntMax)
+             .Int("--epoch", &v->epoch, "the current one joins, a higher one opens and fences",
+                  kJsonIntMax)
              .Text("--step", &v->step, "step token, equal on all ranks; default the number")
              .Text("--seed", &v->seed, "the seed checkpoint; registers version 0 if missing")
              .Bool("--full", &v->full, "write a full version")
              .Int("--full-every", &v->full_every, "a full version when number mod N = 0; 0: never")
-             .Int("--wait", &v->wait, "seconds to wait for READY")
+             .Int("--wait", &v->wait, "seconds to wait for READY", kSecondsMax)
              .Text("--baseline", &v->baseline,
                    "where baselines are kept; default under XDG_STATE_HOME")
              .Texts("--carry", &v->carry, "pattern of seed tensors that the trainer does not hold")
@@ -482,9 +508,9 @@ std::vector<Command> PublishCommands() {
              .Int("--vocab-rows", &v->vocab_rows,
                   "rows of the padded embedding, where neither topology nor own shard tells; 0: "
                   "told")
-             .Int("--threads", &v->threads, "0: all CPUs")
+             .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax)
              .Int("--staging-timeout", &v->staging_timeout,
-                  "seconds after which an unfinished attempt is FAILED");
+                  "seconds after which an unfinished attempt is FAILED", kSecondsMax);
          return [v](App& app) { return Publish(app, *v).Run(); };
        }}};
 }

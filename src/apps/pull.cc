@@ -68,16 +68,12 @@ std::string ToText(const agent::PullReport& report, const std::string& run_name,
 }
 
 Status Pull(App& app, const PullFlags& flags) {
-  if (flags.from.empty() == flags.catalog.empty()) {
-    return Error{Code::kInvalidArgument,
-                 "pull: expected either --catalog with --run, or --from URL"};
-  }
-  if (!flags.catalog.empty() && flags.run.empty()) {
-    return Error{Code::kInvalidArgument, "pull: --catalog needs --run"};
+  if (flags.from.empty() && (flags.catalog.empty() || flags.run.empty())) {
+    return Error{Code::kInvalidArgument, "pull: expected --catalog with --run, or --from URL"};
   }
   std::unique_ptr<catalog::Catalog> catalog;
   std::unique_ptr<agent::VersionSource> source;
-  if (!flags.catalog.empty()) {
+  if (flags.from.empty()) {
     catalog = WC_TRY(app.OpenCatalog(flags.catalog, /*create=*/false));
     source = WC_TRY(agent::FromCatalog(*catalog, flags.run, flags.version));
   } else {
@@ -154,16 +150,17 @@ std::vector<Command> PullCommands() {
          f.Text("--catalog", &v->catalog, "sqlite:PATH")
              .Text("--run", &v->run, "name of the run")
              .Text("--version", &v->version, "number, uid, alias or latest; may be an older one")
-             .Text("--from", &v->from, "a version.json in a store, instead of a catalog")
+             .Text("--from", &v->from, "a version.json in a store; wins over a catalog")
              .Text("--seed", &v->seed, "the seed checkpoint, where a chain begins at version 0")
              .Text("--store", &v->store,
                    "where bytes lie now, instead of the URL that versions remember")
              .Choice("--durability", &v->durability, {"process", "host"},
                      "what an update survives: the death of any process, or of the host too")
-             .Int("--threads", &v->threads, "0: all CPUs")
+             .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax)
              .Int("--journal-mib", &v->journal_mib,
-                  "largest journal; checked before anything is applied")
-             .Int("--hold-seconds", &v->hold_seconds, "how long to wait for readers of the image")
+                  "largest journal; checked before anything is applied", kInt32Max)
+             .Int("--hold-seconds", &v->hold_seconds, "how long to wait for readers of the image",
+                  kSecondsMax)
              .Argument("IMAGE_DIR", &v->image, "made if missing");
          return [v](App& app) { return Pull(app, *v); };
        }},
@@ -174,7 +171,7 @@ std::vector<Command> PullCommands() {
          auto v = std::make_shared<VerifyFlags>();
          f.Argument("IMAGE_DIR", &v->image, "an image made by pull")
              .Text("--catalog", &v->catalog, "verify against the version that the image claims")
-             .Int("--threads", &v->threads, "0: all CPUs");
+             .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax);
          return [v](App& app) { return Verify(app, *v); };
        }},
   };
