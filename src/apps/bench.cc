@@ -169,7 +169,7 @@ std::vector<Command> BenchCommands() {
          auto v = std::make_shared<CodecFlags>();
          f.OptionalArgument("BASE_DIR", &v->base, "a checkpoint directory")
              .OptionalArgument("NEXT_DIR", &v->next, "the same model, later")
-             .Int("--units", &v->units, "bf16 elements to simulate")
+             .Int("--units", &v->units, "bf16 elements to simulate", int64_t{1} << 50)
              .Int("--steps", &v->steps, "optimizer steps before the one that is measured",
                   kInt32Max)
              .Int("--rounds", &v->rounds, "each speed is the best of so many", kInt32Max)

@@ -167,7 +167,11 @@ Status Run(App& app, std::vector<std::string> words) {
   const std::string config_file = WC_TRY(TakeConfigFile(&words));
   const std::vector<Command> commands = AllCommands();
   const std::string chosen = WC_TRY(ChosenCommand(words, commands));
-  return CommandLine(commands, chosen).Run(app, std::move(words), config_file);
+  try {
+    return CommandLine(commands, chosen).Run(app, std::move(words), config_file);
+  } catch (const std::bad_alloc&) {  // a size that the user chose
+    return Error{Code::kResourceExhausted, chosen + ": this host has not enough memory"};
+  }
 }
 
 int Main(int argc, char** argv) {

@@ -62,6 +62,7 @@ REFUSED = [
     (USAGE, ["diff", "{t}/no", "{t}/nor"], ["DIR_A", "DIR_B", "{t}/nor"]),
     (USAGE, ["inspect", "{t}/no"], ["PART_FILE", "{t}/no"]),
     (DATA, ["inspect", "{t}/seed/model.safetensors"], ["{t}/seed/model.safetensors"]),
+    (UNAVAILABLE, ["bench", "codec", "--units", str(10**15)], ["bench codec", "memory"]),
     (UNAVAILABLE, ["log", "--catalog", "sqlite:{t}/no.db"], ["not reachable", "{t}/no.db"]),
 ]
 

@@ -312,7 +312,7 @@ def test_a_rotten_image_cell_that_a_delta_reads_is_found_before_anything_is_appl
 
 
 def test_a_catalog_that_is_missing_or_not_ours(bench):
-    failing(CONFLICT, lambda: bench.pull("image"))  # nothing there: not found
+    failing(UNAVAILABLE, lambda: bench.pull("image"))  # nothing there: not reachable
     (bench.path / "catalog.db").write_text("not a database, but long enough to look at" * 100)
     failing(DATA, lambda: bench.pull("image"))
 
