@@ -70,6 +70,8 @@ RULES = [
          r"snapshot id|version hash|metadata server)\b",
          "the glossary has another word (docs/index.md)", ["src/*", "docs/*", "README.md"], [],
          re.IGNORECASE, comments=True),
+    Rule("leak", r"[{,(]\s*\.\w+ = WC_TRY\(|^\s*\.\w+ = WC_TRY\(|\{[^;]*, WC_TRY\(",
+         "bind it first: g++ leaks what the braces hold already", ["src/*"], []),
     Rule("seed", r"\bmt19937(_64)?\s+\w+;", "a generator without a seed hides which case failed",
          ["src/*.cc"]),
 ]

@@ -280,9 +280,10 @@ Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& ima
   };
   add(side_files);
   const Result<State> state = ReadState(fs, image);
-  for (const int64_t generation : {state.ok() ? state->from : 0, state.ok() ? state->to : 0}) {
+  if (!state.ok()) return std::vector<std::string>();
+  for (const int64_t generation : {state->from, state->to}) {
     const Result<Manifest> manifest = ReadManifest(fs, image, generation);
-    if (!manifest.ok()) continue;
+    if (!manifest.ok()) return std::vector<std::string>();
     add(manifest->side_files);
     for (const WeightFileRow& row : manifest->weight_files) {
       known.insert(row.name.substr(0, row.name.find('/')));

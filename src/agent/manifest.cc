@@ -55,12 +55,16 @@ Result<Manifest> FromJson(const Json& json) {
   m.undo = WC_TRY(JsonBool(json, "undo"));
   m.steps = WC_TRY(ParseSteps(json, "steps"));
   for (const Json& row : *WC_TRY(JsonArray(json, "weight_files"))) {
-    m.weight_files.push_back({WC_TRY(JsonString(row, "name")), WC_TRY(JsonInt(row, "bytes")),
-                              WC_TRY(ParseId<Sha256Digest>(row, "header_sha256"))});
+    WeightFileRow& file = m.weight_files.emplace_back();
+    file.name = WC_TRY(JsonString(row, "name"));
+    file.bytes = WC_TRY(JsonInt(row, "bytes"));
+    file.header_sha256 = WC_TRY(ParseId<Sha256Digest>(row, "header_sha256"));
   }
   for (const Json& row : *WC_TRY(JsonArray(json, "side_files"))) {
-    m.side_files.push_back({WC_TRY(JsonString(row, "name")), WC_TRY(JsonInt(row, "bytes")),
-                            WC_TRY(ParseId<Sha256Digest>(row, "sha256"))});
+    catalog::SideFileRow& file = m.side_files.emplace_back();
+    file.name = WC_TRY(JsonString(row, "name"));
+    file.bytes = WC_TRY(JsonInt(row, "bytes"));
+    file.sha256 = WC_TRY(ParseId<Sha256Digest>(row, "sha256"));
   }
   for (const Json& digest : *WC_TRY(JsonArray(json, "digests"))) {
     if (!digest.is_string()) return Bad("digests: expected texts");

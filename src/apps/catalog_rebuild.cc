@@ -126,7 +126,8 @@ Status Rebuild(App& app, const std::string& store_url, const std::string& catalo
     bad_json.push_back({{"key", b.key}, {"error", b.why}});
     bad_names.push_back(b.key + ": " + b.why);
   }
-  app.Emit({{"incarnation", WC_TRY(catalog->Incarnation())},
+  const std::string incarnation = WC_TRY(catalog->Incarnation());
+  app.Emit({{"incarnation", incarnation},
             {"restored", restored},
             {"skipped", skipped},
             {"bad", bad_json},

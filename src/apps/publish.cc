@@ -286,13 +286,14 @@ class Publish {
   }
 
   Result<trainer::PublishRequest> Request() {
+    const std::map<std::string, std::string> labels = WC_TRY(ParseLabels(flags_.labels));
     trainer::PublishRequest request{
         .epoch = epoch_,
         .number = number_,
         .step_token = flags_.step.empty() ? std::to_string(number_) : flags_.step,
         .full = WantsFull(),
         .store_url = store_->url(),
-        .labels = WC_TRY(ParseLabels(flags_.labels)),
+        .labels = labels,
         .side_files = {},
         .staging_timeout = seconds(flags_.staging_timeout),
         .wait_ready = {}};

@@ -132,9 +132,12 @@ Status Verify(App& app, const VerifyFlags& flags) {
   app.Emit(document, flags.image + ": NOT verified\n");
   std::vector<std::string> names = report.tensors_bad;
   names.insert(names.end(), report.side_files_bad.begin(), report.side_files_bad.end());
-  return Error{Code::kDataLoss, flags.image + ": does not verify: root expected " +
-                                    report.claimed.hex() + ", found " + report.root.hex() +
-                                    "; bad: " + JoinNames(names)};
+  const std::string roots =
+      report.root == report.claimed
+          ? "root " + report.root.hex() + " is right, side files are not"
+          : "root expected " + report.claimed.hex() + ", found " + report.root.hex();
+  return Error{Code::kDataLoss,
+               flags.image + ": does not verify: " + roots + "; bad: " + JoinNames(names)};
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ inline Status Ok() { return {}; }
 [[noreturn]] void CheckFailed(const char* file, int line, const char* what);
 
 // Evaluates to the value of a Result, or returns its error from the enclosing function. May be
-// nested: each use names its variable anew.
+// nested: each use names its variable anew. Not inside braces behind other members: leaving from
+// there, g++ leaks those that are made already (a house rule).
 #define WC_TRY(expression) WC_TRY_COUNTED(expression, __COUNTER__)
 #define WC_TRY_COUNTED(expression, n) WC_TRY_NAMED(expression, n)
 #define WC_TRY_NAMED(expression, n)            \

@@ -72,7 +72,8 @@ Result<std::vector<std::string>> FindSingleFile(os::Fs& fs, const std::string& p
 
 Result<WeightFile> OpenWeightFile(os::Fs& fs, const std::string& path, std::string name) {
   const auto file = WC_TRY(fs.OpenFile(path, os::Open::kRead));
-  return WeightFile{std::move(name), WC_TRY(ReadSafetensorsHeader(*file))};
+  SafetensorsHeader header = WC_TRY(ReadSafetensorsHeader(*file));
+  return WeightFile{std::move(name), std::move(header)};
 }
 
 // Index and headers must place the same tensors in the same files.

@@ -59,7 +59,8 @@ Result<PlacedTensor> ParseTensor(const std::string& name, const Json& value, int
   const auto dtype = DTypeFromName(dtype_name);
   if (!dtype) return Bad("unknown dtype " + Quoted(dtype_name));
   PlacedTensor tensor;
-  tensor.spec = {name, *dtype, WC_TRY(ParseInts(value, "shape", kDimsMax))};
+  const Shape shape = WC_TRY(ParseInts(value, "shape", kDimsMax));
+  tensor.spec = {name, *dtype, shape};
   const auto range = WC_TRY(ParseInts(value, "data_offsets", 2));
   for (const auto& [field, unused] : value.items()) {
     if (field != "dtype" && field != "shape" && field != "data_offsets") {

@@ -350,11 +350,10 @@ Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, s
 
 Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,
                         const catalog::Version& version) {
-  const catalog::VersionDocument document{.run = WC_TRY(catalog.GetRun(version.run)),
-                                          .version = version,
-                                          .digests = WC_TRY(catalog.GetDigests(version.uid))};
+  const catalog::Run run = WC_TRY(catalog.GetRun(version.run));
+  const auto digests = WC_TRY(catalog.GetDigests(version.uid));
   const Status put = store.Put(catalog::VersionJsonKey(version.run, version.uid),
-                               AsBytes(catalog::EncodeVersionJson(document)));
+                               AsBytes(catalog::EncodeVersionJson({run, version, digests})));
   if (put.ok() || put.error().code == Code::kAlreadyExists) return Ok();
   return put.error().With("version.json of version " + std::to_string(version.number));
 }

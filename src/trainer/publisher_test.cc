@@ -23,8 +23,8 @@ Result<Weights> ReadVersion(os::World& world, catalog::Catalog& catalog, store::
                             const catalog::Run& run, const std::string& version,
                             const Weights& seed, bool with_seed = true) {
   const tensor::Inventory& inventory = *run.inventory;
-  catalog::ReplayRequest request{
-      .target = WC_TRY(catalog.FindVersion(run.uid, version)).uid, .have = {}, .holder = "test"};
+  const catalog::Version target = WC_TRY(catalog.FindVersion(run.uid, version));
+  catalog::ReplayRequest request{.target = target.uid, .have = {}, .holder = "test"};
   if (with_seed) request.seed = tensor::ComputeRoot(inventory, DigestsOf(seed));
   const catalog::ReplayPlan plan = WC_TRY(catalog.PlanReplay(request));
   transfer::StoreSource source(store);

@@ -1,6 +1,6 @@
 """kill -9 at random moments: publishers and pulls die, and whatever they leave is old or new.
 
-WEIGHTCAST_KILLS (default 30; deep-kills: 300) and WEIGHTCAST_SEED rerun a session.
+WEIGHTCAST_KILLS (default 30; deep-kills: 300) and WEIGHTCAST_DICE rerun a session.
 """
 
 import os
@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from cli import BINARY, Bench, run  # noqa: E402
 
 KILLS = int(os.environ.get("WEIGHTCAST_KILLS", "30"))
-SEED = int(os.environ.get("WEIGHTCAST_SEED", str(int(time.time()))))
+SEED = int(os.environ.get("WEIGHTCAST_DICE", str(int(time.time()))))
 MODELS = 4
 
 
@@ -52,7 +52,7 @@ def kill_in(process, seconds):
 
 
 def test_whatever_is_killed_is_old_or_new_afterwards(scratch):
-    print(f"WEIGHTCAST_KILLS={KILLS} WEIGHTCAST_SEED={SEED}")
+    print(f"WEIGHTCAST_KILLS={KILLS} WEIGHTCAST_DICE={SEED}")
     dice = random.Random(SEED)
     bench = Bench(scratch)
     models = [scratch / f"model{k}" for k in range(MODELS)]

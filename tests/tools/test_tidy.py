@@ -36,6 +36,8 @@ PLANTED = [
     ("host", "tools/setup", "pip install --index-url https://pypi.org/simple x", None),
     ("words", "docs/a.md", "the whitelist of names", None),
     ("words", "src/delta/a.cc", "// writes the delta file", "tools/a.py"),
+    ("leak", "src/store/a.cc", "Row row{.name = WC_TRY(Name())};", None),
+    ("leak", "src/store/a.cc", "rows.push_back({name, WC_TRY(Size())});", None),
     ("seed", "src/layout/a_test.cc", "std::mt19937 rng;", None),
     ("include", "src/tensor/a.cc", '#include "delta/part.h"', "src/agent/a.cc"),
     ("include", "src/tensor/a.cc", '#include "a.h"', None),
