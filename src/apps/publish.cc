@@ -335,10 +335,10 @@ class Publish {
     const trainer::PublishRequest request = WC_TRY(Request());
     trainer::PublisherOptions options{.threads = static_cast<int>(flags_.threads)};
     if (seed_) options.seed = &*seed_;
-    const trainer::PublishReport report = WC_TRY(trainer::PublishRank(
-        app_.world(), *catalog_, *store_,
-        [&](const std::string& url) { return app_.OpenStore(url); }, *run_, *source_.plan, rank,
-        *shards, baseline, chunks, request, options));
+    options.open_store = [&](const std::string& url) { return app_.OpenStore(url); };
+    const trainer::RankShare share{*run_, *source_.plan, rank, *shards, chunks, baseline};
+    const trainer::PublishReport report =
+        WC_TRY(trainer::PublishRank(app_.world(), *catalog_, *store_, share, request, options));
     app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
     return Ok();
   }

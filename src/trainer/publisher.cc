@@ -34,20 +34,17 @@ std::vector<std::pair<int32_t, tensor::Partial>> NextPartials(
 class RankPublisher {
  public:
   RankPublisher(os::World& world, catalog::Catalog& catalog, store::Store& store,
-                const OpenStore& open_store, const catalog::Run& run, const layout::Plan& plan,
-                RankId rank, const ShardSet& shards, Baseline& baseline,
-                const layout::ChunkList& chunks, const PublishRequest& request,
+                const RankShare& share, const PublishRequest& request,
                 const PublisherOptions& options)
       : world_(world),
         catalog_(catalog),
         store_(store),
-        open_store_(open_store),
-        run_(run),
-        plan_hash_(plan.Hash()),
-        rank_(rank),
-        shards_(shards),
-        baseline_(baseline),
-        chunks_(chunks),
+        run_(share.run),
+        plan_hash_(share.plan.Hash()),
+        rank_(share.rank),
+        shards_(share.shards),
+        baseline_(share.baseline),
+        chunks_(share.chunks),
         request_(request),
         options_(options) {}
 
@@ -103,7 +100,7 @@ class RankPublisher {
       default:
         break;
     }
-    WC_TRY(WriteVersionJson(catalog_, *WC_TRY(open_store_(version->store_url)), *version));
+    WC_TRY(WriteVersionJson(catalog_, *WC_TRY(options_.open_store(version->store_url)), *version));
     const Status advanced = baseline_.Advance(*run_.inventory, chunks_, options_.threads);
     if (advanced.ok() || !IsLost(advanced.error())) return advanced;
     Log(LogLevel::kWarning, "baseline cannot advance and will be rebuilt",
@@ -158,8 +155,8 @@ class RankPublisher {
     report_.raw = false;
     if (base.empty()) return baseline_.BeginRebuild();
     if (baseline_.version() == base) return Ok();
-    const Status rebuilt = RebuildBaseline(world_, catalog_, open_store_, options_.seed, run_, base,
-                                           chunks_, options_.threads, &baseline_);
+    const Status rebuilt = RebuildBaseline(world_, catalog_, options_.open_store, options_.seed,
+                                           run_, base, chunks_, options_.threads, &baseline_);
     report_.baseline_rebuilt = rebuilt.ok();
     if (rebuilt.ok()) return Ok();
     if (rebuilt.error().code != Code::kUnavailable)
@@ -321,7 +318,6 @@ class RankPublisher {
   os::World& world_;
   catalog::Catalog& catalog_;
   store::Store& store_;
-  const OpenStore& open_store_;
   const catalog::Run& run_;
   const PlanHash plan_hash_;
   const RankId rank_;
@@ -339,13 +335,9 @@ class RankPublisher {
 }  // namespace
 
 Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, store::Store& store,
-                                  const OpenStore& open_store, const catalog::Run& run,
-                                  const layout::Plan& plan, RankId rank, const ShardSet& shards,
-                                  Baseline& baseline, const layout::ChunkList& chunks,
-                                  const PublishRequest& request, const PublisherOptions& options) {
-  return RankPublisher(world, catalog, store, open_store, run, plan, rank, shards, baseline, chunks,
-                       request, options)
-      .Run();
+                                  const RankShare& share, const PublishRequest& request,
+                                  const PublisherOptions& options) {
+  return RankPublisher(world, catalog, store, share, request, options).Run();
 }
 
 Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,

@@ -40,6 +40,17 @@ struct PublisherOptions {
   int threads = 0;                            // 0: all CPUs
   int64_t spool_bytes_max = 64 * kMiB;        // encoded bytes that wait for the upload, per object
   const tensor::HfDirectory* seed = nullptr;  // for a lost baseline, and for carried tensors
+  OpenStore open_store;                       // of an older version, by its URL
+};
+
+// What one rank publishes: its share of a plan of a run, where it lies, and what it was last.
+struct RankShare {
+  const catalog::Run& run;
+  const layout::Plan& plan;
+  RankId rank;
+  const ShardSet& shards;
+  const layout::ChunkList& chunks;  // of the rank, in the run's tensor indices
+  Baseline& baseline;
 };
 
 struct PublishReport {
@@ -56,20 +67,16 @@ struct PublishReport {
   double seconds_total = 0;
 };
 
-// Publishes rank `rank` of `plan`. The shards must not change meanwhile (the caller fences the
-// step).
-//   `catalog`, `store`: shared by all ranks; `open_store` opens a store that an older version
-//   names.
-// A failed call is retried without harm: nothing of it is visible until announced, objects have new
-// random keys, and the baseline advances only when the version is READY.
+// Publishes a rank's share. The shards must not change meanwhile (the caller fences the step).
+// `catalog` and `store` are shared by all ranks. A failed call is retried without harm: nothing of
+// it is visible until announced, objects have new random keys, and the baseline advances only when
+// the version is READY.
 // Errors: kConflict (fenced, other number, READY with other content), kUnavailable,
 // kDeadlineExceeded (not READY in time; the announcement stands), kDataLoss / kInvalidData (the
 // version FAILED: why).
 Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, store::Store& store,
-                                  const OpenStore& open_store, const catalog::Run& run,
-                                  const layout::Plan& plan, RankId rank, const ShardSet& shards,
-                                  Baseline& baseline, const layout::ChunkList& chunks,
-                                  const PublishRequest& request, const PublisherOptions& options);
+                                  const RankShare& share, const PublishRequest& request,
+                                  const PublisherOptions& options);
 
 // Writes version.json, create-only; fine if it is there. Anyone may, once READY.
 Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,

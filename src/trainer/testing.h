@@ -173,11 +173,14 @@ class SmallJob {
                                  .side_files = {},
                                  .staging_timeout = seconds(3600),
                                  .wait_ready = {}};
-    PublishReport report =
-        WC_TRY(PublishRank(world_, catalog_, store_,
-                           [&](const std::string&) -> Result<store::Store*> { return &store_; },
-                           run_, *plan_, id, ShardSet(std::move(spans)), baseline, chunks, request,
-                           {.threads = 1, .spool_bytes_max = kMiB, .seed = seed}));
+    const ShardSet shards(std::move(spans));
+    const PublisherOptions options{
+        .threads = 1,
+        .spool_bytes_max = kMiB,
+        .seed = seed,
+        .open_store = [&](const std::string&) -> Result<store::Store*> { return &store_; }};
+    PublishReport report = WC_TRY(PublishRank(
+        world_, catalog_, store_, {run_, *plan_, id, shards, chunks, baseline}, request, options));
     if (report.baseline_rebuilt) ++rebuilt;
     return report;
   }
