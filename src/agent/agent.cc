@@ -288,8 +288,8 @@ class PullRun {
                     to.durability == Durability::kHost));
     const os::Deadline deadline(world_.clock, options_.hold_timeout);
     ApplyTimes times;
-    WC_TRY(
-        ApplyStep(world_, path_, from, to, ops, mine, weights, options_.threads, deadline, &times));
+    WC_TRY(ApplyStep({world_, path_, from, to, ops, mine, weights, options_.threads}, deadline,
+                     &times));
     report_.seconds_apply = ToSeconds(times.apply);
     report_.seconds_verify = ToSeconds(times.verify);
     return RemoveUnnamed(world_.fs, path_, to);

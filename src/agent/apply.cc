@@ -57,8 +57,10 @@ struct Proof {
 };
 
 // Writes the ops into the mapped files, cell by cell, and digests each cell while it is in cache.
-Result<Proof> WriteOps(os::World& world, const tensor::Inventory& inventory,
-                       tensor::MappedWeights& weights, std::span<const Op> ops, int threads) {
+Result<Proof> WriteOps(const StepWork& work, std::span<const Op> ops) {
+  const tensor::Inventory& inventory = work.inventory;
+  tensor::MappedWeights& weights = work.weights;
+  os::Clock& clock = work.world.clock;
   const std::vector<CellWrite> writes = SortByCell(ops);
   const auto cells = GroupByCell(writes);
   Proof proof;
@@ -79,17 +81,17 @@ Result<Proof> WriteOps(os::World& world, const tensor::Inventory& inventory,
           }
         });
     WC_TRY(written);
-    const SteadyTime begin = world.clock.Now();
+    const SteadyTime begin = clock.Now();
     const tensor::TensorDigest found = tensor::DigestRun(
         run.offset, weights.tensor(tensor).subspan(Size(run.offset), Size(run.bytes)));
-    proof_ns += (world.clock.Now() - begin).count();
+    proof_ns += (clock.Now() - begin).count();
     if (found == (cell.back().op->undo ? last.old_digest : last.new_digest)) return Ok();
     MutexLock lock(mu);
     proof.bad.push_back(inventory[tensor].name + " cell " + std::to_string(last.cell));
     return Ok();
   };
-  WC_TRY(ParallelFor(cells.size(), threads, write_cell));
-  const int workers = ThreadCount(threads);
+  WC_TRY(ParallelFor(cells.size(), work.threads, write_cell));
+  const int workers = ThreadCount(work.threads);
   proof.time = Duration(proof_ns / workers);
   std::ranges::sort(proof.bad);
   return proof;
@@ -102,15 +104,14 @@ Status AllProven(const std::string& image, const Proof& proof) {
 }
 
 // Steps 5 to 8 of the protocol. The state says `applying`, the weights are mapped.
-Status Move(os::World& world, const std::string& image, const Manifest& from, const Manifest& to,
-            std::span<const Op> ops, const tensor::Inventory& inventory,
-            tensor::MappedWeights& weights, int threads, ApplyTimes* times) {
+Status Move(const StepWork& work, ApplyTimes* times) {
+  const auto& [world, image, from, to, ops, inventory, weights, threads] = work;
   const bool syncs = IsHost(to) && to.synced == to.generation;
   WC_TRY(HideWeights(world.fs, image, from));
   // So that after a power loss an open without a hold finds nothing until all is synced. Without
   // that sync the names may come back before the bytes anyway.
   if (syncs) WC_TRY(world.fs.SyncDirectory(image));
-  const Proof proof = WC_TRY(WriteOps(world, inventory, weights, ops, threads));
+  const Proof proof = WC_TRY(WriteOps(work, work.ops));
   times->verify = proof.time;
   WC_TRY(AllProven(image, proof));
   WC_TRY(InstallSideFiles(world.fs, image, from, to, IsHost(to)));
@@ -122,15 +123,14 @@ Status Move(os::World& world, const std::string& image, const Manifest& from, co
 
 // Writes back what Move has written. The weights on disk may hold new units by now, which no
 // journal of `from` knows: so they are synced.
-Status MoveBack(os::World& world, const std::string& image, const Manifest& from,
-                const Manifest& to, std::span<const Op> ops, const tensor::Inventory& inventory,
-                tensor::MappedWeights& weights, int threads) {
+Status MoveBack(const StepWork& work) {
+  const auto& [world, image, from, to, ops, inventory, weights, threads] = work;
   std::vector<Op> back;
   for (const Op& op : ops) back.push_back({op.journal, !op.undo});
   std::ranges::reverse(back);
   WC_TRY(HideWeights(world.fs, image, from));
   // Without proof: what was there before is what comes back, also if it was not what it should be.
-  WC_TRY(WriteOps(world, inventory, weights, back, threads));
+  WC_TRY(WriteOps(work, back));
   WC_TRY(InstallSideFiles(world.fs, image, to, from, IsHost(from)));
   if (IsHost(from)) WC_TRY(SyncWeights(world.fs, image, from, true));
   WC_TRY(ShowWeights(world.fs, image, from));
@@ -138,26 +138,22 @@ Status MoveBack(os::World& world, const std::string& image, const Manifest& from
                      {from.generation, from.generation});
 }
 
+struct RecoveryStep {
+  Step step;
+  bool undo;
+};
+
 // What recovery writes: after a host restart all steps since the last sync, then the step that was
-// under way. Opened journals are kept in `journals`.
-Result<std::vector<Op>> OpsOfRecovery(os::Fs& fs, const std::string& image, const Manifest& from,
-                                      const Manifest& to, bool restarted,
-                                      std::shared_ptr<const tensor::Inventory> inventory,
-                                      std::deque<Journal>* journals) {
-  std::vector<Op> ops;
-  const auto add = [&](const Step& step, bool undo) -> Status {
-    auto journal = Journal::Open(fs, JournalPath(image, step), inventory);
-    if (!journal.ok()) return Error{Code::kDataLoss, journal.error().message};
-    journals->push_back(std::move(*journal));
-    ops.push_back({&journals->back(), undo});
-    return Ok();
-  };
+// under way.
+std::vector<RecoveryStep> StepsOfRecovery(const Manifest& from, const Manifest& to,
+                                          bool restarted) {
+  std::vector<RecoveryStep> steps;
   for (const Step& step : from.journals) {
-    if (restarted && IsHost(from) && step.to > from.synced) WC_TRY(add(step, false));
+    if (restarted && IsHost(from) && step.to > from.synced) steps.push_back({step, false});
   }
-  if (to.generation == from.generation) return ops;
-  for (const Step& step : to.steps) WC_TRY(add(step, to.undo));
-  return ops;
+  if (to.generation == from.generation) return steps;
+  for (const Step& step : to.steps) steps.push_back({step, to.undo});
+  return steps;
 }
 
 }  // namespace
@@ -187,10 +183,8 @@ Status CheckSums(const tensor::Inventory& inventory, const Manifest& from, const
                                     std::to_string(from.number) + ": " + JoinNames(bad)};
 }
 
-Status ApplyStep(os::World& world, const std::string& image, const Manifest& from,
-                 const Manifest& to, std::span<const Op> ops, const tensor::Inventory& inventory,
-                 tensor::MappedWeights& weights, int threads, const os::Deadline& deadline,
-                 ApplyTimes* times) {
+Status ApplyStep(const StepWork& work, const os::Deadline& deadline, ApplyTimes* times) {
+  const auto& [world, image, from, to, ops, inventory, weights, threads] = work;
   if (IsHost(to) && !IsHost(from)) {
     // Nothing of it was ever synced; from here on the journals build upon what the disk holds.
     WC_TRY(SyncTree(world.fs, image));
@@ -206,12 +200,12 @@ Status ApplyStep(os::World& world, const std::string& image, const Manifest& fro
   WC_TRY(ChangeState(world.fs, image, clean, {from.generation, to.generation}));
   const auto move = [&]() -> Status {
     if (IsHost(from) || IsHost(to)) WC_TRY(world.fs.SyncDirectory(MetaPath(image)));
-    return Move(world, image, from, to, ops, inventory, weights, threads, times);
+    return Move(work, times);
   };
   const Status moved = move();
   times->apply = world.clock.Now() - begin;
   if (moved.ok()) return Ok();
-  const Status back = MoveBack(world, image, from, to, ops, inventory, weights, threads);
+  const Status back = MoveBack(work);
   if (back.ok()) return moved;
   return Error{moved.error().code, moved.error().message +
                                        "; the old units could not be written back either (" +
@@ -248,10 +242,16 @@ Status Recover(os::World& world, const std::string& image, int threads) {
   if (syncs) WC_TRY(fs.SyncDirectory(image));
   const tensor::HfDirectory directory = WC_TRY(OpenWeights(fs, image, from, true));
   std::deque<Journal> journals;
-  const std::vector<Op> ops =
-      WC_TRY(OpsOfRecovery(fs, image, from, to, restarted, directory.inventory(), &journals));
+  std::vector<Op> ops;
+  for (const auto& [step, undo] : StepsOfRecovery(from, to, restarted)) {
+    auto journal = Journal::Open(fs, JournalPath(image, step), directory.inventory());
+    if (!journal.ok()) return Error{Code::kDataLoss, journal.error().message};
+    journals.push_back(std::move(*journal));
+    ops.push_back({&journals.back(), undo});
+  }
   tensor::MappedWeights weights = WC_TRY(tensor::MappedWeights::Map(fs, directory, true));
-  const Proof proof = WC_TRY(WriteOps(world, *directory.inventory(), weights, ops, threads));
+  const StepWork work{world, image, from, to, ops, *directory.inventory(), weights, threads};
+  const Proof proof = WC_TRY(WriteOps(work, ops));
   WC_TRY(AllProven(image, proof));
   if (moving) WC_TRY(InstallSideFiles(fs, image, from, to, IsHost(to)));
   if (syncs) WC_TRY(SyncWeights(fs, image, to, true));

@@ -25,6 +25,18 @@ struct Op {
 Status CheckSums(const tensor::Inventory& inventory, const Manifest& from, const Manifest& to,
                  std::span<const Op> ops);
 
+// A step of an image: what is written where.
+struct StepWork {
+  os::World& world;
+  const std::string& image;
+  const Manifest& from;
+  const Manifest& to;
+  std::span<const Op> ops;
+  const tensor::Inventory& inventory;
+  tensor::MappedWeights& weights;  // of the image, writable
+  int threads;
+};
+
 struct ApplyTimes {
   Duration apply = Duration::zero();   // readers excluded
   Duration verify = Duration::zero();  // thereof: proof of what was touched
@@ -36,10 +48,7 @@ struct ApplyTimes {
 // Errors: kDeadlineExceeded (readers), kAborted (the image is not at `from`): the image is
 // untouched; kDataLoss (a touched cell is not what it must be), I/O: the old units are written
 // back. If even that fails the message says so, and the next hold recovers.
-Status ApplyStep(os::World& world, const std::string& image, const Manifest& from,
-                 const Manifest& to, std::span<const Op> ops, const tensor::Inventory& inventory,
-                 tensor::MappedWeights& weights, int threads, const os::Deadline& deadline,
-                 ApplyTimes* times);
+Status ApplyStep(const StepWork& work, const os::Deadline& deadline, ApplyTimes* times);
 
 // Whether an image in this state must be recovered before anyone reads it.
 Result<bool> NeedsRecovery(os::World& world, const std::string& image);

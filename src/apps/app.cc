@@ -29,7 +29,7 @@ void App::Emit(Json document, const std::string& text) {
   WC_CHECK(document_.is_null());
   document_ = std::move(document);
   if (json_) return;
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }
 

@@ -175,7 +175,7 @@ Status Run(App& app, std::vector<std::string> words) {
 }
 
 int Main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
+  static_cast<void>(std::signal(SIGPIPE, SIG_IGN));
   DieWithParent();
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   App app(os::RealWorld());
