@@ -57,6 +57,7 @@ class Compiler {
 
  private:
   Status Check();
+  void ListLayers(const Rule& rule);
   Status ListInstances();
   Status MakeInventory();
   void AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const;
@@ -124,6 +125,17 @@ Status Compiler::Check() {
   return Ok();
 }
 
+void Compiler::ListLayers(const Rule& rule) {
+  for (int32_t stage = 0; stage < topology_.pp; ++stage) {
+    for (int32_t chunk = 0; chunk < topology_.vpp; ++chunk) {
+      const Topology::LayerRange range = topology_.LayersOf(stage, chunk);
+      for (int32_t i = 0; i < range.count; ++i) {
+        instances_.push_back({&rule, stage, chunk, i, range.first + i});
+      }
+    }
+  }
+}
+
 Status Compiler::ListInstances() {
   for (const std::span<const Rule> group : family_.rules) {
     for (const Rule& rule : group) {
@@ -132,15 +144,7 @@ Status Compiler::ListInstances() {
       if (rule.holder == Holder::kLastStage) {
         instances_.push_back({&rule, topology_.pp - 1, topology_.vpp - 1, 0, 0});
       }
-      if (rule.holder != Holder::kLayer) continue;
-      for (int32_t stage = 0; stage < topology_.pp; ++stage) {
-        for (int32_t chunk = 0; chunk < topology_.vpp; ++chunk) {
-          const Topology::LayerRange range = topology_.LayersOf(stage, chunk);
-          for (int32_t i = 0; i < range.count; ++i) {
-            instances_.push_back({&rule, stage, chunk, i, range.first + i});
-          }
-        }
-      }
+      if (rule.holder == Holder::kLayer) ListLayers(rule);
     }
   }
   const int64_t params = static_cast<int64_t>(instances_.size()) * (topology_.world / topology_.pp);
