@@ -78,7 +78,7 @@ uint32_t* RankLoop(const ScanLimits& scan, const uint8_t* base, size_t groups, c
       counts.Store(seen);
       for (uint64_t left = mask[g]; left != 0; left &= left - 1) {
         const unsigned i = LowestOne(left);
-        const uint64_t magnitude = LoadUnit<W>(units + i * W) & kMagnitude;
+        const uint64_t magnitude = LoadUnit<W>(units + size_t{i} * W) & kMagnitude;
         const uint32_t c = scan.class_of_octave[magnitude >> scan.mantissa_bits];
         const uint64_t members = group.Above(scan.limit[c]) & ~group.Above(scan.limit[c + 1]);
         *ranks++ = (c << 24) | (seen[c] + CountOnes(members & ((uint64_t{1} << i) - 1)));
@@ -120,7 +120,7 @@ size_t SelectLoop(const ScanLimits& scan, const uint8_t* base, size_t groups,
     counts.Subtract(members);
     mask[g] = bits;
     found += CountOnes(bits);
-    memcpy(next + g * 64 * W, units, 64 * W);
+    memcpy(next + g * 64 * W, units, size_t{64} * W);
   }
   counts.Store(left);
   for (int c = 0; c < 8; ++c) state.seen[c] = *state.rank[c] - left[c];

@@ -155,9 +155,9 @@ void SimDisk::Rebind(SimInode& directory, const std::string& name, const SimInod
   }
 }
 
-void SimDisk::Bind(std::vector<std::pair<Place, SimInodePtr>> changes) {
+void SimDisk::Bind(const std::vector<std::pair<Place, SimInodePtr>>& changes) {
   Operation operation;
-  for (auto& [place, inode] : changes) {
+  for (const auto& [place, inode] : changes) {
     Rebind(*place.directory, place.name, inode);
     operation.push_back({place.directory, place.name, place.inode});
   }

@@ -79,7 +79,7 @@ class SimDisk {
   SimInodePtr NewInode(bool is_directory);
 
   // Binds names to inodes (null: unbinds), as one operation that survives or not as a whole.
-  void Bind(std::vector<std::pair<Place, SimInodePtr>> changes);
+  void Bind(const std::vector<std::pair<Place, SimInodePtr>>& changes);
   void SyncNames(const SimInodePtr& directory);
 
   static void Write(SimInode& file, int64_t offset, ByteSpan bytes);

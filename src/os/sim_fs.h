@@ -54,7 +54,7 @@ struct TornWrite {
 struct SimState {
   explicit SimState(uint64_t seed) : random(seed) {}
   // A state of its own with equal content.
-  explicit SimState(SimState& other);
+  SimState(SimState& other);
 
   SimClock clock;
   SimRandom random;

@@ -155,8 +155,9 @@ class RankPublisher {
     report_.raw = false;
     if (base.empty()) return baseline_.BeginRebuild();
     if (baseline_.version() == base) return Ok();
-    const Status rebuilt = RebuildBaseline(world_, catalog_, options_.open_store, options_.seed,
-                                           run_, base, chunks_, options_.threads, &baseline_);
+    const Status rebuilt = RebuildBaseline(
+        world_, catalog_,
+        {run_, base, chunks_, options_.seed, options_.open_store, options_.threads}, &baseline_);
     report_.baseline_rebuilt = rebuilt.ok();
     if (rebuilt.ok()) return Ok();
     if (rebuilt.error().code != Code::kUnavailable)

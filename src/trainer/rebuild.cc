@@ -53,76 +53,103 @@ Result<std::optional<Root>> SeedRoot(catalog::Catalog& catalog, const catalog::R
   return std::optional(version.root);
 }
 
+// Fills the baseline from where the plan starts, then replays.
+class Rebuild {
+ public:
+  Rebuild(os::World& world, const RebuildJob& job, const catalog::ReplayPlan& plan,
+          Baseline* baseline)
+      : world_(world),
+        job_(job),
+        plan_(plan),
+        inventory_(*job.run.inventory),
+        baseline_(baseline) {}
+
+  Status Run() {
+    if (plan_.start == catalog::ReplayStart::kSeed) WC_TRY(CopySeed());
+    transfer::Fetchers fetchers(world_, job_.open_store);
+    const transfer::Chain chain = WC_TRY(transfer::Chain::Load(
+        inventory_, plan_, [&](const catalog::Version& v) { return fetchers.For(v); }));
+    return Replay(chain);
+  }
+
+ private:
+  tensor::Matrix MatrixOf(int32_t tensor) const {
+    return inventory_[static_cast<size_t>(tensor)].matrix();
+  }
+
+  // What no delta changes is the seed's; the changed cells are written again by the replay.
+  Status CopySeed() {
+    WC_CHECK(job_.seed != nullptr);
+    seed_ = std::make_unique<tensor::MappedWeights>(
+        WC_TRY(tensor::MappedWeights::Map(world_.fs, *job_.seed, /*writable=*/false)));
+    return ParallelFor(job_.chunks.chunks.size(), job_.threads, [&](size_t item, int) -> Status {
+      const layout::Chunk& chunk = job_.chunks.chunks[item];
+      const tensor::Matrix matrix = MatrixOf(chunk.tensor);
+      Bytes packed(static_cast<size_t>(chunk.box.units() * matrix.unit_bytes));
+      layout::GatherBox(matrix, chunk.box, seed_->tensor(static_cast<size_t>(chunk.tensor)),
+                        packed);
+      baseline_->Write(chunk.at, packed);
+      return Ok();
+    });
+  }
+
+  Status Replay(const transfer::Chain& chain) {
+    const int workers = ThreadCount(job_.threads);
+    const std::vector<transfer::ReplayBatch> batches =
+        chain.Batches(8 * kMiB, workers, [&](int32_t tensor, int64_t cell) {
+          const auto [begin, end] = ChunksInCell(job_.chunks, tensor, cell);
+          return begin != end;
+        });
+    const auto read = [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
+      layout::GatherBox(MatrixOf(cell.tensor), cell.box,
+                        seed_->tensor(static_cast<size_t>(cell.tensor)), packed);
+      return Ok();
+    };
+    const auto write = [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) -> Status {
+      const auto [begin, end] = ChunksInCell(job_.chunks, cell.tensor, cell.cell);
+      const tensor::Matrix matrix = MatrixOf(cell.tensor);
+      for (size_t i = begin; i < end; ++i) {
+        const layout::Chunk& chunk = job_.chunks.chunks[i];
+        Bytes packed(static_cast<size_t>(chunk.box.units() * matrix.unit_bytes));
+        layout::GatherFromFrame(matrix, chunk.box, cell.box, next, packed);
+        baseline_->Write(chunk.at, packed);
+      }
+      return Ok();
+    };
+    std::vector<transfer::Chain::Scratch> scratch(static_cast<size_t>(workers));
+    return ParallelFor(batches.size(), workers, [&](size_t item, int worker) -> Status {
+      std::vector<tensor::Partial> gained(inventory_.size());
+      return chain.Replay(batches[item], scratch[static_cast<size_t>(worker)], read, write,
+                          &gained);
+    });
+  }
+
+  os::World& world_;
+  const RebuildJob& job_;
+  const catalog::ReplayPlan& plan_;
+  const tensor::Inventory& inventory_;
+  Baseline* const baseline_;
+  std::unique_ptr<tensor::MappedWeights> seed_;
+};
+
 }  // namespace
 
-Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenStore& open_store,
-                       const tensor::HfDirectory* seed, const catalog::Run& run,
-                       const VersionUid& version, const layout::ChunkList& chunks, int threads,
+Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const RebuildJob& job,
                        Baseline* baseline) {
-  catalog::ReplayRequest request{.target = version, .have = {}, .seed = {}, .holder = "baseline"};
-  if (seed != nullptr) {
+  catalog::ReplayRequest request{
+      .target = job.version, .have = {}, .seed = {}, .holder = "baseline"};
+  if (job.seed != nullptr) {
     // Claimed, not proven, here: what is taken from the seed is proven chunk by chunk where a delta
     // reads it, and as a whole by the base partials of the announcement.
-    request.seed = WC_TRY(SeedRoot(catalog, run));
+    request.seed = WC_TRY(SeedRoot(catalog, job.run));
   }
   const catalog::ReplayPlan plan = WC_TRY(catalog.PlanReplay(request));
   WC_TRY(baseline->BeginRebuild());
-
-  const auto rebuild = [&]() -> Status {
-    transfer::Fetchers fetchers(world, open_store);
-    const transfer::Chain chain = WC_TRY(transfer::Chain::Load(
-        *run.inventory, plan, [&](const catalog::Version& v) { return fetchers.For(v); }));
-    std::unique_ptr<tensor::MappedWeights> seed_weights;
-    if (plan.start == catalog::ReplayStart::kSeed) {
-      WC_CHECK(seed != nullptr);
-      seed_weights = std::make_unique<tensor::MappedWeights>(
-          WC_TRY(tensor::MappedWeights::Map(world.fs, *seed, /*writable=*/false)));
-      // What no delta changes is the seed's; the changed cells are written again below.
-      for (const layout::Chunk& chunk : chunks.chunks) {
-        const auto index = static_cast<size_t>(chunk.tensor);
-        const tensor::Matrix matrix = (*run.inventory)[index].matrix();
-        Bytes packed(static_cast<size_t>(chunk.box.units() * matrix.unit_bytes));
-        layout::GatherBox(matrix, chunk.box, seed_weights->tensor(index), packed);
-        baseline->Write(chunk.at, packed);
-      }
-    }
-    const int workers = ThreadCount(threads);
-    const std::vector<transfer::ReplayBatch> batches =
-        chain.Batches(8 * kMiB, workers, [&](int32_t tensor, int64_t cell) {
-          const auto [begin, end] = ChunksInCell(chunks, tensor, cell);
-          return begin != end;
-        });
-    std::vector<transfer::Chain::Scratch> scratch(static_cast<size_t>(workers));
-    return ParallelFor(batches.size(), workers, [&](size_t item, int worker) -> Status {
-      std::vector<tensor::Partial> gained(run.inventory->size());
-      return chain.Replay(
-          batches[item], scratch[static_cast<size_t>(worker)],
-          [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
-            const auto index = static_cast<size_t>(cell.tensor);
-            layout::GatherBox((*run.inventory)[index].matrix(), cell.box,
-                              seed_weights->tensor(index), packed);
-            return Ok();
-          },
-          [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) -> Status {
-            const auto [begin, end] = ChunksInCell(chunks, cell.tensor, cell.cell);
-            const tensor::Matrix matrix =
-                (*run.inventory)[static_cast<size_t>(cell.tensor)].matrix();
-            for (size_t i = begin; i < end; ++i) {
-              const layout::Chunk& chunk = chunks.chunks[i];
-              Bytes packed(static_cast<size_t>(chunk.box.units() * matrix.unit_bytes));
-              layout::GatherFromFrame(matrix, chunk.box, cell.box, next, packed);
-              baseline->Write(chunk.at, packed);
-            }
-            return Ok();
-          },
-          &gained);
-    });
-  };
-  const Status rebuilt = rebuild();
+  const Status rebuilt = Rebuild(world, job, plan, baseline).Run();
   WC_TRY(catalog.EndLease(plan.lease));
   WC_TRY(rebuilt);
-  Log(LogLevel::kInfo, "baseline rebuilt", {{"version", version.brief()}});
-  return baseline->SetVersion(version, HashOfShare(run, chunks, *baseline));
+  Log(LogLevel::kInfo, "baseline rebuilt", {{"version", job.version.brief()}});
+  return baseline->SetVersion(job.version, HashOfShare(job.run, job.chunks, *baseline));
 }
 
 }  // namespace weightcast::trainer

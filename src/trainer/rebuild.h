@@ -18,11 +18,18 @@ namespace weightcast::trainer {
 
 using OpenStore = transfer::OpenStore;
 
-// Makes `baseline` the rank's share of `version`. `seed` may be null.
+struct RebuildJob {
+  const catalog::Run& run;
+  const VersionUid& version;
+  const layout::ChunkList& chunks;
+  const tensor::HfDirectory* seed;  // may be null
+  const OpenStore& open_store;
+  int threads;  // 0: all CPUs
+};
+
+// Makes `baseline` the rank's share of the version.
 // Errors: kUnavailable if neither the seed nor a full version can start the chain.
-Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const OpenStore& open_store,
-                       const tensor::HfDirectory* seed, const catalog::Run& run,
-                       const VersionUid& version, const layout::ChunkList& chunks, int threads,
+Status RebuildBaseline(os::World& world, catalog::Catalog& catalog, const RebuildJob& job,
                        Baseline* baseline);
 
 }  // namespace weightcast::trainer
