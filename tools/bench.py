@@ -102,7 +102,7 @@ class Bench:
         self.speeds = {}  # name -> bytes/s, one a round
         self.facts = {}  # name -> value
         say(f"making models in {directory}")
-        for name, args in (("a", ["--size", size]), ("b", ["--from", directory / "a", "--learning-rate", "2.5e-7"]),
+        for name, args in (("a", ["--size", size]), ("b", ["--from", directory / "a", "--learning-rate", "2e-7"]),
                            ("shards", ["--size", size, "--from", directory / "a", "--shards", "2,2"])):
             weightcast("bench", "generate", directory / name, *args)
         self.weights = next((directory / "a").glob("*.safetensors"))
