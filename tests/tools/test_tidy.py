@@ -31,7 +31,7 @@ PLANTED = [
     ("family", "src/bridge/a.cc", 'if (type == "GptOssForCausalLM") {', "src/bridge/a_test.cc"),
     ("unfinished", "src/base/a.cc", "// TODO: the rest", None),
     ("unfinished", "docs/a.md", "FIXME later", None),
-    ("place", "tools/a.py", 'DIR = "/work/main"', None),
+    ("place", "tools/a.py", 'DIR = "/' + 'work/main"', None),
     ("place", "src/base/a_test.cc", 'path = "../shared/research"', None),
     ("host", "tools/setup", "pip install --index-url https://pypi.org/simple x", None),
     ("words", "docs/a.md", "the whitelist of names", None),
