@@ -274,9 +274,8 @@ Status SyncTree(os::Fs& fs, const std::string& path) {
 Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& image,
                                               std::span<const catalog::SideFileRow> side_files) {
   std::set<std::string> known = {os::BaseName(MetaPath(image)), tensor::kIndexFile};
-  const auto add = [&](std::span<const catalog::SideFileRow> rows) {
-    for (const catalog::SideFileRow& row : rows)
-      known.insert(row.name.substr(0, row.name.find('/')));
+  const auto add = [&](const auto& rows) {
+    for (const auto& row : rows) known.insert(row.name.substr(0, row.name.find('/')));
   };
   add(side_files);
   const Result<State> state = ReadState(fs, image);
@@ -285,9 +284,7 @@ Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& ima
     const Result<Manifest> manifest = ReadManifest(fs, image, generation);
     if (!manifest.ok()) return std::vector<std::string>();
     add(manifest->side_files);
-    for (const WeightFileRow& row : manifest->weight_files) {
-      known.insert(row.name.substr(0, row.name.find('/')));
-    }
+    add(manifest->weight_files);
   }
   std::vector<std::string> foreign;
   for (const std::string& name : WC_TRY(fs.List(image))) {

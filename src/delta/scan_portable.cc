@@ -1,32 +1,20 @@
+#include <type_traits>
+
 #include "delta/scan_loops.h"
 
 namespace weightcast::delta {
 namespace {
 
 template <int W>
-struct SignedOf;
-template <>
-struct SignedOf<1> {
-  using Type = int8_t;
-};
-template <>
-struct SignedOf<2> {
-  using Type = int16_t;
-};
-template <>
-struct SignedOf<4> {
-  using Type = int32_t;
-};
-template <>
-struct SignedOf<8> {
-  using Type = int64_t;
-};
+using SignedOf = std::conditional_t<
+    W == 1, int8_t,
+    std::conditional_t<W == 2, int16_t, std::conditional_t<W == 4, int32_t, int64_t>>>;
 
 // Loops over 64 numbers of the unit's own width, which compilers turn into vectors by themselves.
 struct Portable {
   template <int W>
   struct Group {
-    using Int = typename SignedOf<W>::Type;
+    using Int = SignedOf<W>;
     Int magnitude[64];
 
     static Group Load(const uint8_t* from) {
