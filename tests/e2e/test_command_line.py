@@ -190,16 +190,19 @@ def running(pid):
 
 def test_rank_processes_end_with_their_parent(tmp_path):
     """A trainer process of the demo waits on stdin: it would stay for as long as it may."""
-    demo = subprocess.Popen([BINARY, "demo", "--dir", tmp_path / "d"], stderr=subprocess.DEVNULL)
+    demo = subprocess.Popen([BINARY, "demo", "--dir", tmp_path / "d"], stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
-        while not (ranks := children(demo.pid)):
-            assert time.monotonic() < deadline and demo.poll() is None
-            time.sleep(0.01)
+        # By then every trainer process is through its start: one that is stopped before it has asked
+        # for its parent's signal would not get it.
+        for line in demo.stderr:
+            if "version 1:" in line:
+                break
+        ranks = children(demo.pid)
         os.kill(ranks[0], signal.SIGSTOP)  # so that no pipe of the dead parent wakes it
     finally:
         demo.kill()
         demo.wait()
+        demo.stderr.close()
     deadline = time.monotonic() + 10
     while any(running(rank) for rank in ranks):
         assert time.monotonic() < deadline, "a rank process outlives its parent"
