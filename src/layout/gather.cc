@@ -116,33 +116,50 @@ void CheckFrame(const tensor::Matrix& matrix, const Box& box, size_t packed, con
                                 box.col + (box.cols - 1) * box.col_step < frame.col + frame.cols));
 }
 
+// Bytes of a parameter from a fragment's first unit on, proven to reach its last.
+ByteSpan FromFirstUnit(const Fragment& f, int64_t from_bytes, ByteSpan shard) {
+  if (f.box.units() == 0) return {};
+  const int64_t last = f.source + (f.box.rows - 1) * f.row_stride + (f.box.cols - 1) * f.col_stride;
+  WC_CHECK((last + 1) * from_bytes <= static_cast<int64_t>(shard.size()));
+  return shard.subspan(static_cast<size_t>(f.source * from_bytes));
+}
+
 // Copies fragments of shards to where `place` says that their boxes lie.
 template <typename Place>
 void CopyFromShards(const Fragment& f, int64_t unit_bytes, ByteSpan shard, const Place& place) {
   const int64_t from_bytes = f.map == ValueMap::kWidenToF32 ? 2 : unit_bytes;
-  const int64_t last = f.source + (f.box.rows - 1) * f.row_stride + (f.box.cols - 1) * f.col_stride;
-  WC_CHECK(f.box.units() == 0 || (last + 1) * from_bytes <= static_cast<int64_t>(shard.size()));
-  const From from{shard.data() + f.source * from_bytes, f.row_stride * from_bytes,
+  const From from{FromFirstUnit(f, from_bytes, shard).data(), f.row_stride * from_bytes,
                   f.col_stride * from_bytes};
   CopyFragment(f.map, from, place(f.box), f.box.rows, f.box.cols, unit_bytes);
 }
 
+bool IsOneRun(const Fragment& f) {
+  return f.map == ValueMap::kCopy && (f.box.cols == 1 || f.col_stride == 1) &&
+         (f.box.rows == 1 || f.row_stride == f.box.cols);
+}
+
 }  // namespace
 
-void GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk,
-                 std::span<const ByteSpan> params, MutableByteSpan out) {
+ByteSpan GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk,
+                     std::span<const ByteSpan> params, Bytes* buffer) {
   const int64_t unit_bytes = spec.matrix().unit_bytes;
   const Box& box = chunk.box;
-  WC_CHECK(static_cast<int64_t>(out.size()) == box.units() * unit_bytes);
+  const auto bytes = static_cast<size_t>(box.units() * unit_bytes);
   // Fragments tile the chunk's box, so their steps are its steps.
+  if (chunk.fragments.size() == 1 && IsOneRun(chunk.fragments.front())) {
+    const Fragment& f = chunk.fragments.front();
+    return FromFirstUnit(f, unit_bytes, params[static_cast<size_t>(f.param)]).first(bytes);
+  }
+  buffer->resize(bytes);
   for (const Fragment& f : chunk.fragments) {
     CopyFromShards(f, unit_bytes, params[static_cast<size_t>(f.param)], [&](const Box& part) {
       const int64_t row = (part.row - box.row) / box.row_step;
       const int64_t col = (part.col - box.col) / box.col_step;
-      return To{out.data() + (row * box.cols + col) * unit_bytes, box.cols * unit_bytes,
+      return To{buffer->data() + (row * box.cols + col) * unit_bytes, box.cols * unit_bytes,
                 unit_bytes};
     });
   }
+  return *buffer;
 }
 
 void ScatterSlice(const tensor::Matrix& matrix, const Slice& slice, ByteSpan shard,

@@ -10,11 +10,12 @@
 
 namespace weightcast::layout {
 
-// Packs a chunk's canonical units, row by row, from a rank's shards.
-//   Requires: params[i] holds the bytes of RankPlan::params[i] (contiguous, row-major);
-//   out.size() == chunk.box.units() * unit_bytes of the tensor.
-void GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk,
-                 std::span<const ByteSpan> params, MutableByteSpan out);
+// A chunk's canonical units, row by row, from a rank's shards: where they lie if one run of one
+// parameter holds them, else packed into `buffer`, which is resized.
+//   Requires: params[i] holds the bytes of RankPlan::params[i] (contiguous, row-major).
+//   Returns a view of a parameter or of `buffer`.
+ByteSpan GatherChunk(const tensor::TensorSpec& spec, const Chunk& chunk,
+                     std::span<const ByteSpan> params, Bytes* buffer);
 
 // Writes a slice's canonical units into a buffer that holds the whole tensor.
 //   Requires: `shard` holds the bytes of the slice's parameter; canonical.size() == matrix.bytes().

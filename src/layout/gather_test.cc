@@ -88,41 +88,63 @@ Chunk ChunkOf(Box box, std::vector<Fragment> fragments) {
   return chunk;
 }
 
+Bytes Gathered(const tensor::TensorSpec& spec, const Chunk& chunk,
+               const std::vector<ByteSpan>& params) {
+  Bytes buffer;
+  const ByteSpan units = GatherChunk(spec, chunk, params, &buffer);
+  return {units.begin(), units.end()};
+}
+
 TEST(Shards, FragmentsOfSeveralParametersMakeOneChunk) {
   // Two columns from one parameter, one from another, which is stored transposed.
   const Bytes a = {0, 1, 2, 3}, b = {9, 8};
   const std::vector<ByteSpan> params = {a, b};
-  Bytes out(6);
-  GatherChunk({"w", DType::kU8, {2, 3}},
-              ChunkOf({0, 2, 1, 0, 3, 1}, {{{0, 2, 1, 0, 2, 1}, 0, 0, 2, 1, ValueMap::kCopy},
-                                           {{0, 2, 1, 2, 1, 1}, 1, 0, 1, 2, ValueMap::kCopy}}),
-              params, out);
-  EXPECT_EQ(out, (Bytes{0, 1, 9, 2, 3, 8}));
+  EXPECT_EQ(
+      Gathered({"w", DType::kU8, {2, 3}},
+               ChunkOf({0, 2, 1, 0, 3, 1}, {{{0, 2, 1, 0, 2, 1}, 0, 0, 2, 1, ValueMap::kCopy},
+                                            {{0, 2, 1, 2, 1, 1}, 1, 0, 1, 2, ValueMap::kCopy}}),
+               params),
+      (Bytes{0, 1, 9, 2, 3, 8}));
 }
 
 TEST(Shards, EverySecondElementAndATransposedMatrixArriveInLogicalOrder) {  // D2
   const Bytes shard = {0, 1, 2, 3, 4, 5, 6, 7};
   const std::vector<ByteSpan> params = {shard};
-  Bytes out(4);
-  GatherChunk({"w", DType::kU8, {4}},
-              ChunkOf({0, 4, 1, 0, 1, 1}, {{{0, 4, 1, 0, 1, 1}, 0, 1, 2, 1, ValueMap::kCopy}}),
-              params, out);
+  Bytes out = Gathered(
+      {"w", DType::kU8, {4}},
+      ChunkOf({0, 4, 1, 0, 1, 1}, {{{0, 4, 1, 0, 1, 1}, 0, 1, 2, 1, ValueMap::kCopy}}), params);
   EXPECT_EQ(out, (Bytes{1, 3, 5, 7}));
-  out.resize(8);
-  GatherChunk({"w", DType::kU8, {4, 2}},
-              ChunkOf({0, 4, 1, 0, 2, 1}, {{{0, 4, 1, 0, 2, 1}, 0, 0, 1, 4, ValueMap::kCopy}}),
-              params, out);
+  out = Gathered({"w", DType::kU8, {4, 2}},
+                 ChunkOf({0, 4, 1, 0, 2, 1}, {{{0, 4, 1, 0, 2, 1}, 0, 0, 1, 4, ValueMap::kCopy}}),
+                 params);
   EXPECT_EQ(out, (Bytes{0, 4, 1, 5, 2, 6, 3, 7}));
 }
 
 TEST(Shards, ScalarsAndOneElementTensorsMove) {  // D3
   const Bytes shard = {1, 2, 3, 4};
   const std::vector<ByteSpan> params = {shard};
-  Bytes out(4);
-  GatherChunk({"s", DType::kF32, {}},
-              ChunkOf({0, 1, 1, 0, 1, 1}, {{{0, 1, 1, 0, 1, 1}, 0, 0, 1, 1, ValueMap::kCopy}}),
-              params, out);
+  Bytes out = Gathered(
+      {"s", DType::kF32, {}},
+      ChunkOf({0, 1, 1, 0, 1, 1}, {{{0, 1, 1, 0, 1, 1}, 0, 0, 1, 1, ValueMap::kCopy}}), params);
   EXPECT_EQ(out, shard);
+}
+
+TEST(Shards, AChunkThatIsOneRunIsReadWhereItLies) {
+  const Bytes shard = {0, 1, 2, 3, 4, 5, 6, 7};
+  const std::vector<ByteSpan> params = {shard};
+  const tensor::TensorSpec spec{"w", DType::kU8, {4, 2}};
+  const Box rows{1, 3, 1, 0, 2, 1};
+  Bytes buffer(8);  // never moves
+  const auto at = [&](Fragment f) {
+    return GatherChunk(spec, ChunkOf(f.box, {f}), params, &buffer).data();
+  };
+  EXPECT_EQ(at({rows, 0, 2, 2, 1, ValueMap::kCopy}), shard.data() + 2);
+  EXPECT_EQ(at({{0, 1, 1, 0, 2, 1}, 0, 6, 99, 1, ValueMap::kCopy}), shard.data() + 6);  // one row
+  EXPECT_EQ(at({{0, 3, 1, 1, 1, 1}, 0, 4, 1, 99, ValueMap::kCopy}),
+            shard.data() + 4);  // one column
+  EXPECT_EQ(buffer.size(), 8U);
+  EXPECT_EQ(at({{0, 2, 1, 0, 2, 1}, 0, 0, 3, 1, ValueMap::kCopy}), buffer.data());  // gaps
+  EXPECT_EQ(at({{0, 2, 1, 0, 2, 1}, 0, 0, 1, 2, ValueMap::kCopy}), buffer.data());  // transposed
 }
 
 TEST(Shards, ScatterSliceIsTheDirectWayOfGatherChunk) {
@@ -139,9 +161,8 @@ TEST(Shards, ScatterSliceIsTheDirectWayOfGatherChunk) {
     const Bytes shard = Filled(static_cast<size_t>((s.source + s.box.units()) * 2), seed);
     const std::vector<ByteSpan> params = {shard};
     const tensor::TensorSpec spec{"w", DType::kBf16, {m.rows, m.cols}};
-    Bytes packed(static_cast<size_t>(s.box.units() * 2));
-    GatherChunk(spec, ChunkOf(s.box, {{s.box, 0, s.source, s.row_stride, s.col_stride, s.map}}),
-                params, packed);
+    const Bytes packed = Gathered(
+        spec, ChunkOf(s.box, {{s.box, 0, s.source, s.row_stride, s.col_stride, s.map}}), params);
     Bytes via_chunk(static_cast<size_t>(m.bytes())), direct(via_chunk.size());
     ScatterBox(m, s.box, packed, Box::All(m), via_chunk);
     ScatterSlice(m, s, shard, direct);
@@ -155,9 +176,9 @@ std::vector<Out> Mapped(ValueMap map, DType dtype, const std::vector<uint16_t>& 
   Bytes shard(in.size() * 2);
   std::memcpy(shard.data(), in.data(), shard.size());
   const std::vector<ByteSpan> params = {shard};
-  Bytes out(in.size() * sizeof(Out));
-  GatherChunk({"w", dtype, {n}},
-              ChunkOf({0, n, 1, 0, 1, 1}, {{{0, n, 1, 0, 1, 1}, 0, 0, 1, 1, map}}), params, out);
+  const Bytes out =
+      Gathered({"w", dtype, {n}},
+               ChunkOf({0, n, 1, 0, 1, 1}, {{{0, n, 1, 0, 1, 1}, 0, 0, 1, 1, map}}), params);
   std::vector<Out> values(in.size());
   std::memcpy(values.data(), out.data(), out.size());
   return values;

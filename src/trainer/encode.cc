@@ -14,7 +14,7 @@ constexpr int64_t kDigestPassShare = 16;
 
 struct Worker {
   delta::Scratch scratch;
-  Bytes next;
+  Bytes packed;
   Bytes delta_payload;
   Bytes full_payload;
   Bytes redo;
@@ -59,34 +59,32 @@ class Pass {
     const tensor::TensorSpec& spec = (*job_.run.inventory)[static_cast<size_t>(chunk.tensor)];
     const tensor::Matrix matrix = spec.matrix();
     const int64_t bytes = chunk.box.units() * matrix.unit_bytes;
-    worker.next.resize(static_cast<size_t>(bytes));
     worker.delta_payload.clear();
     worker.full_payload.clear();
 
     const SteadyTime start = world_.clock.Now();
-    layout::GatherChunk(spec, chunk, job_.shards.params(), worker.next);
+    const ByteSpan next = layout::GatherChunk(spec, chunk, job_.shards.params(), &worker.packed);
     const ByteSpan base = has_base() ? job_.baseline.chunk(chunk, bytes) : ByteSpan();
     Encoded out;
     if (has_base()) out.base = tensor::DigestBox(matrix, chunk.box, base);
     const SteadyTime mid = world_.clock.Now();
 
     if (job_.delta != nullptr) {
-      out.info =
-          delta::EncodeChunk(spec.dtype, base, worker.next, worker.scratch, &worker.delta_payload);
-      out.next = NextDigest(matrix, chunk.box, base, worker, out);
+      out.info = delta::EncodeChunk(spec.dtype, base, next, worker.scratch, &worker.delta_payload);
+      out.next = NextDigest(matrix, chunk.box, base, next, worker.scratch, out);
       out.delta = Describe(chunk, out.info, base.empty(), out);
     }
     if (has_base()) {
-      EncodeRedo(item, matrix.unit_bytes, worker.next, worker.scratch.changed(), &worker.redo);
+      EncodeRedo(item, matrix.unit_bytes, next, worker.scratch.changed(), &worker.redo);
     } else {
-      job_.baseline.Write(chunk.at, worker.next);
+      job_.baseline.Write(chunk.at, next);
     }
     if (job_.full != nullptr) {
       const delta::ChunkInfo info =
-          delta::EncodeChunk(spec.dtype, {}, worker.next, worker.scratch, &worker.full_payload);
+          delta::EncodeChunk(spec.dtype, {}, next, worker.scratch, &worker.full_payload);
       if (job_.delta == nullptr) {
         out.info = info;
-        out.next = tensor::DigestBox(matrix, chunk.box, worker.next);
+        out.next = tensor::DigestBox(matrix, chunk.box, next);
       }
       out.full = Describe(chunk, info, /*without_base=*/true, out);
     }
@@ -96,13 +94,13 @@ class Pass {
   }
 
   static tensor::TensorDigest NextDigest(const tensor::Matrix& matrix, const tensor::Box& box,
-                                         ByteSpan base, const Worker& worker, const Encoded& out) {
+                                         ByteSpan base, ByteSpan next,
+                                         const delta::Scratch& scratch, const Encoded& out) {
     if (!base.empty() && out.info.method == delta::Method::kAbsent) return out.base;
     if (base.empty() || out.info.changed_units > box.units() / kDigestPassShare) {
-      return tensor::DigestBox(matrix, box, worker.next);
+      return tensor::DigestBox(matrix, box, next);
     }
-    return out.base +
-           tensor::DigestChange(matrix, box, base, worker.next, worker.scratch.changed());
+    return out.base + tensor::DigestChange(matrix, box, base, next, scratch.changed());
   }
 
   static delta::PartChunk Describe(const layout::Chunk& chunk, const delta::ChunkInfo& info,
@@ -155,10 +153,9 @@ Result<std::map<int32_t, tensor::Partial>> DigestShards(const catalog::Run& run,
   WC_TRY(ParallelFor(chunks.chunks.size(), threads, [&](size_t item, int worker) -> Status {
     const layout::Chunk& chunk = chunks.chunks[item];
     const tensor::TensorSpec& spec = (*run.inventory)[static_cast<size_t>(chunk.tensor)];
-    Bytes& packed = buffers[static_cast<size_t>(worker)];
-    packed.resize(static_cast<size_t>(chunk.box.units() * spec.matrix().unit_bytes));
-    layout::GatherChunk(spec, chunk, shards.params(), packed);
-    digests[item] = tensor::DigestBox(spec.matrix(), chunk.box, packed);
+    const ByteSpan units =
+        layout::GatherChunk(spec, chunk, shards.params(), &buffers[static_cast<size_t>(worker)]);
+    digests[item] = tensor::DigestBox(spec.matrix(), chunk.box, units);
     return Ok();
   }));
   std::map<int32_t, tensor::Partial> sums;
