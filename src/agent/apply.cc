@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/task_pool.h"
 #include "base/text.h"
+#include "layout/cells.h"
 #include "tensor/root.h"
 
 namespace weightcast::agent {
@@ -70,7 +71,7 @@ Result<Proof> WriteOps(const StepWork& work, std::span<const Op> ops) {
     const std::span<const CellWrite> cell = cells[item];
     const JournalEntry& last = *cell.back().entry;
     const size_t tensor = Size(last.tensor);
-    const CellRun run = RunOf(inventory[tensor].matrix(), last.cell);
+    const layout::CellRun run = layout::RunOf(inventory[tensor].matrix(), last.cell);
     const tensor::TensorPlace& place = weights.place(tensor);
     Status written = Ok();
     weights.file(Size(place.file))

@@ -136,7 +136,7 @@ Result<JournalEntry> ParseEntry(ByteReader& in, const tensor::Inventory& invento
 
 // The body of a cell whose `changed` units differ; the smaller form.
 JournalForm EncodeBody(int unit_bytes, ByteSpan base, ByteSpan next,
-                       const std::vector<uint32_t>& changed, Bytes* body, int64_t* gap_bytes) {
+                       std::span<const uint32_t> changed, Bytes* body, int64_t* gap_bytes) {
   body->clear();
   delta::AppendGaps(changed, body);
   *gap_bytes = static_cast<int64_t>(body->size());
@@ -184,13 +184,6 @@ std::string EntryName(const tensor::Inventory& inventory, const JournalEntry& en
 
 }  // namespace
 
-CellRun RunOf(const tensor::Matrix& matrix, int64_t cell) {
-  const tensor::Box box = layout::CellGrid::For(matrix).CellBox(cell);
-  // The grid cuts columns only where one row alone is larger than a cell.
-  WC_CHECK(box.rows == 1 || box.cols == matrix.cols);
-  return {(box.row * matrix.cols + box.col) * matrix.unit_bytes, box.units() * matrix.unit_bytes};
-}
-
 int64_t JournalCellBytesMax(int64_t units, int unit_bytes, int64_t changed) {
   if (changed == 0) return 0;
   changed = std::min(changed, units);
@@ -218,26 +211,28 @@ JournalWriter::JournalWriter(std::unique_ptr<os::File> file, const JournalIdenti
       header_(EncodeHeader(identity)),
       at_(kHeaderBytes) {}
 
+CellChange Comparison::Compare(const tensor::Matrix& matrix, const tensor::Box& box, ByteSpan base,
+                               ByteSpan next) {
+  const auto unit_bytes = Size(matrix.unit_bytes);
+  mask_.resize(delta::MaskWords(next.size() / unit_bytes));
+  delta::DiffUnits(unit_bytes, base, next, mask_);
+  ListSetBits(mask_, &changed_);
+  const tensor::TensorDigest before = tensor::DigestBox(matrix, box, base);
+  return {changed_, before, before + tensor::DigestChange(matrix, box, base, next, changed_)};
+}
+
 Status JournalWriter::Add(int32_t tensor, int64_t cell, ByteSpan base, ByteSpan next,
-                          Scratch& scratch) {
+                          const CellChange& change, Bytes* body) {
+  if (change.changed.empty()) return Ok();
   const tensor::Matrix matrix = (*inventory_)[Size(tensor)].matrix();
-  const CellRun run = RunOf(matrix, cell);
-  WC_CHECK(base.size() == Size(run.bytes) && next.size() == base.size());
-  const auto units = next.size() / Size(matrix.unit_bytes);
-  scratch.mask.resize(delta::MaskWords(units));
+  WC_CHECK(base.size() == Size(layout::RunOf(matrix, cell).bytes) && next.size() == base.size());
   JournalEntry entry{.tensor = tensor, .cell = cell};
-  entry.changed =
-      static_cast<int64_t>(delta::DiffUnits(Size(matrix.unit_bytes), base, next, scratch.mask));
-  if (entry.changed == 0) return Ok();
-  ListSetBits(scratch.mask, &scratch.changed);
-  entry.form =
-      EncodeBody(matrix.unit_bytes, base, next, scratch.changed, &scratch.body, &entry.gap_bytes);
-  entry.bytes = static_cast<int64_t>(scratch.body.size());
-  entry.xxh3 = Xxh3(scratch.body);
-  entry.old_digest = tensor::DigestRun(run.offset, base);
-  entry.new_digest =
-      entry.old_digest + tensor::DigestChange(matrix, layout::CellGrid::For(matrix).CellBox(cell),
-                                              base, next, scratch.changed);
+  entry.changed = static_cast<int64_t>(change.changed.size());
+  entry.form = EncodeBody(matrix.unit_bytes, base, next, change.changed, body, &entry.gap_bytes);
+  entry.bytes = static_cast<int64_t>(body->size());
+  entry.xxh3 = Xxh3(*body);
+  entry.old_digest = change.old_digest;
+  entry.new_digest = change.new_digest;
   {
     MutexLock lock(mu_);
     const int64_t index = kEntryBytes * static_cast<int64_t>(entries_.size() + 1) + kTrailerBytes;
@@ -250,7 +245,7 @@ Status JournalWriter::Add(int32_t tensor, int64_t cell, ByteSpan base, ByteSpan 
     changed_ += entry.changed;
     entries_.push_back(entry);
   }
-  return file_->Write(entry.offset, scratch.body);
+  return file_->Write(entry.offset, *body);
 }
 
 Status JournalWriter::Finish(bool durable) {

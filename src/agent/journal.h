@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,17 +48,29 @@ struct JournalEntry {
   tensor::TensorDigest new_digest;
 };
 
-// Where a cell lies in its tensor's canonical bytes: always one run.
-struct CellRun {
-  int64_t offset = 0;
-  int64_t bytes = 0;
-};
-CellRun RunOf(const tensor::Matrix& matrix, int64_t cell);
-
 // What one cell adds to a journal at most, if `changed` of its `units` differ.
 int64_t JournalCellBytesMax(int64_t units, int unit_bytes, int64_t changed);
 // What a journal has besides its cells.
 inline constexpr int64_t kJournalFrameBytes = 200;
+
+// How a cell changes: units that differ, ascending, and the digests of the whole cell before and
+// after, as partials of its tensor.
+struct CellChange {
+  std::span<const uint32_t> changed;
+  tensor::TensorDigest old_digest;
+  tensor::TensorDigest new_digest;
+};
+
+// Finds that out, for one thread: the result lives until the next call.
+class Comparison {
+ public:
+  CellChange Compare(const tensor::Matrix& matrix, const tensor::Box& box, ByteSpan base,
+                     ByteSpan next);
+
+ private:
+  std::vector<uint64_t> mask_;
+  std::vector<uint32_t> changed_;
+};
 
 class JournalWriter {
  public:
@@ -66,15 +79,10 @@ class JournalWriter {
       os::Fs& fs, const std::string& path, const JournalIdentity& identity,
       std::shared_ptr<const tensor::Inventory> inventory, int64_t bytes_max);
 
-  // Buffers of one thread.
-  struct Scratch {
-    std::vector<uint64_t> mask;
-    std::vector<uint32_t> changed;
-    Bytes body;
-  };
-  // Records one cell; nothing if base and next are equal. Each cell at most once, in any order,
-  // from any thread.
-  Status Add(int32_t tensor, int64_t cell, ByteSpan base, ByteSpan next, Scratch& scratch);
+  // Records one cell; nothing if no unit changed. Each cell at most once, in any order, from any
+  // thread, each with a `body` of its own to work in.
+  Status Add(int32_t tensor, int64_t cell, ByteSpan base, ByteSpan next, const CellChange& change,
+             Bytes* body);
 
   // Index and trailer. `durable`: the file is synced.
   Status Finish(bool durable);

@@ -5,6 +5,7 @@
 #include "agent/journal.h"
 #include "base/hash.h"
 #include "fuzz/accepted.h"
+#include "layout/cells.h"
 
 namespace weightcast::agent {
 namespace {
@@ -45,7 +46,7 @@ bool Try(ByteSpan file) {
   if (!journal.ok()) return false;
   for (const JournalEntry& entry : journal->entries()) {
     const auto& spec = (*inventory)[static_cast<size_t>(entry.tensor)];
-    Bytes cell(static_cast<size_t>(RunOf(spec.matrix(), entry.cell).bytes));
+    Bytes cell(static_cast<size_t>(layout::RunOf(spec.matrix(), entry.cell).bytes));
     for (const bool undo : {false, true}) static_cast<void>(journal->Write(entry, undo, cell));
   }
   return true;

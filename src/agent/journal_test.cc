@@ -39,6 +39,16 @@ Bytes ChangeEvery(Bytes bytes, size_t unit, size_t every) {
   return bytes;
 }
 
+Status Add(JournalWriter& writer, const tensor::Inventory& inventory, size_t tensor, int64_t cell,
+           const Bytes& base, const Bytes& next) {
+  const tensor::Matrix matrix = inventory[tensor].matrix();
+  Comparison comparison;
+  Bytes body;
+  const CellChange change =
+      comparison.Compare(matrix, layout::CellGrid::For(matrix).CellBox(cell), base, next);
+  return writer.Add(static_cast<int32_t>(tensor), cell, base, next, change, &body);
+}
+
 class JournalTest : public testing::Test {
  protected:
   // One cell each: tensor i goes from base[i] to next[i].
@@ -47,9 +57,8 @@ class JournalTest : public testing::Test {
                         int64_t bytes_max = kMiB) {
     auto writer = WC_TRY(JournalWriter::Create(machine_.world().fs, "/j", Identity(*inventory),
                                                inventory, bytes_max));
-    JournalWriter::Scratch scratch;
     for (size_t t = base.size(); t-- > 0;) {  // any order will do
-      WC_TRY(writer->Add(static_cast<int32_t>(t), 0, base[t], next[t], scratch));
+      WC_TRY(Add(*writer, *inventory, t, 0, base[t], next[t]));
     }
     WC_TRY(writer->Finish(true));
     return writer->bytes();
@@ -142,12 +151,11 @@ TEST_F(JournalTest, EntriesOfAllCellsAreSortedWhateverTheOrderOfWriting) {
   const auto writer =
       JournalWriter::Create(machine_.world().fs, "/j", Identity(*inventory), inventory, 8 * kMiB)
           .value();
-  JournalWriter::Scratch scratch;
   const Bytes zeros(1 << 20);
   const Bytes ones(1 << 20, 1);
-  ASSERT_TRUE(writer->Add(1, 1, zeros, ones, scratch).ok());
-  ASSERT_TRUE(writer->Add(1, 0, zeros, ones, scratch).ok());
-  ASSERT_TRUE(writer->Add(0, 0, Bytes(10), Bytes(10, 3), scratch).ok());
+  ASSERT_TRUE(Add(*writer, *inventory, 1, 1, zeros, ones).ok());
+  ASSERT_TRUE(Add(*writer, *inventory, 1, 0, zeros, ones).ok());
+  ASSERT_TRUE(Add(*writer, *inventory, 0, 0, Bytes(10), Bytes(10, 3)).ok());
   ASSERT_TRUE(writer->Finish(false).ok());
   const Result<Journal> journal = Open(inventory);
   ASSERT_TRUE(journal.ok()) << journal.error().message;

@@ -187,7 +187,7 @@ class Layer {
     }
     return ParallelFor(rest.size(), options_.threads, [&](size_t item, int) {
       const auto [tensor, cell] = rest[item];
-      const CellRun run = RunOf(inventory_[Size(tensor)].matrix(), cell);
+      const layout::CellRun run = layout::RunOf(inventory_[Size(tensor)].matrix(), cell);
       base_bytes_ += run.bytes;
       if (request_.tick) request_.tick();
       return WriteCell(tensor, run,
@@ -204,17 +204,14 @@ class Layer {
     for (const transfer::ReplayBatch& batch : batches) {
       for (const transfer::ReplayCell& cell : batch.cells) replayed->Add(cell.tensor, cell.cell);
     }
-    const auto read = [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
-      const CellRun run = RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
+    const auto read = [&](const transfer::ReplayCell& cell, Bytes*) -> Result<ByteSpan> {
+      const layout::CellRun run = layout::RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
       base_bytes_ += run.bytes;
-      const ByteSpan bytes =
-          base->tensor(Size(cell.tensor)).subspan(Size(run.offset), Size(run.bytes));
-      CopyBytes(bytes, packed);
-      return Ok();
+      return base->tensor(Size(cell.tensor)).subspan(Size(run.offset), Size(run.bytes));
     };
-    const auto write = [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) {
-      const CellRun run = RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
-      return WriteCell(cell.tensor, run, next);
+    const auto write = [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) {
+      const layout::CellRun run = layout::RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
+      return WriteCell(cell.tensor, run, made.next);
     };
     return ParallelFor(batches.size(), threads, [&](size_t item, int worker) {
       if (request_.tick) request_.tick();
@@ -223,7 +220,7 @@ class Layer {
     });
   }
 
-  Status WriteCell(int32_t tensor, const CellRun& run, ByteSpan bytes) {
+  Status WriteCell(int32_t tensor, const layout::CellRun& run, ByteSpan bytes) {
     const tensor::TensorPlace& place = layout_.places[Size(tensor)];
     WC_TRY(files_[Size(place.file)]->Write(place.offset + run.offset, bytes));
     const tensor::TensorDigest digest = tensor::DigestRun(run.offset, bytes);

@@ -42,6 +42,15 @@ Result<int64_t> BytesOfJournals(os::Fs& fs, const std::string& image, const Mani
   return bytes;
 }
 
+// What the replay has proven already, else what a comparison says.
+CellChange ChangeOf(const tensor::Inventory& inventory, const transfer::ReplayCell& cell,
+                    const transfer::ReplayedCell& made, Comparison& scratch) {
+  if (made.chunk != nullptr) {
+    return {made.changed, made.chunk->base_digest, made.chunk->next_digest};
+  }
+  return scratch.Compare(inventory[Size(cell.tensor)].matrix(), cell.box, made.base, made.next);
+}
+
 }  // namespace
 
 Manifest NextManifest(const Manifest& from, const Target& target, const JournalRules& rules,
@@ -146,7 +155,8 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
   const int threads = ThreadCount(request.threads);
   struct Worker {
     transfer::Chain::Scratch chain;
-    JournalWriter::Scratch journal;
+    Comparison compared;
+    Bytes body;
     std::vector<tensor::Partial> gained;  // the journal has its own sums; see CheckSums
   };
   std::vector<Worker> workers(Size(threads));
@@ -155,19 +165,18 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
   for (const transfer::ReplayBatch& batch : request.batches) total += batch.payload_bytes;
   Mutex mu;
   int64_t done = 0;
-  const auto read = [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
-    const CellRun run = RunOf(inventory[Size(cell.tensor)].matrix(), cell.cell);
-    const ByteSpan tensor = request.weights.tensor(Size(cell.tensor));
-    CopyBytes(tensor.subspan(Size(run.offset), Size(run.bytes)), packed);
-    return Ok();
+  const auto read = [&](const transfer::ReplayCell& cell, Bytes*) -> Result<ByteSpan> {
+    const layout::CellRun run = layout::RunOf(inventory[Size(cell.tensor)].matrix(), cell.cell);
+    return request.weights.tensor(Size(cell.tensor)).subspan(Size(run.offset), Size(run.bytes));
   };
   const auto replay = [&](size_t item, int index) -> Status {
     Worker& worker = workers[Size(index)];
     if (request.tick) request.tick();
     WC_TRY(request.chain.Replay(
         request.batches[item], worker.chain, read,
-        [&](const transfer::ReplayCell& cell, ByteSpan base, ByteSpan next) {
-          return writer->Add(cell.tensor, cell.cell, base, next, worker.journal);
+        [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) {
+          return writer->Add(cell.tensor, cell.cell, made.base, made.next,
+                             ChangeOf(inventory, cell, made, worker.compared), &worker.body);
         },
         &worker.gained));
     MutexLock lock(mu);

@@ -105,6 +105,13 @@ int64_t CellGrid::CellAt(int64_t row, int64_t col) const {
   return row / rows_per_cell * col_bands + col / cols_per_cell;
 }
 
+CellRun RunOf(const tensor::Matrix& matrix, int64_t cell) {
+  const Box box = CellGrid::For(matrix).CellBox(cell);
+  // The grid cuts columns only where one row alone is larger than a cell.
+  WC_CHECK(box.rows == 1 || box.cols == matrix.cols);
+  return {(box.row * matrix.cols + box.col) * matrix.unit_bytes, box.units() * matrix.unit_bytes};
+}
+
 ChunkList CutIntoChunks(const tensor::Inventory& inventory, const RankPlan& rank) {
   ChunkList list;
   // Slices are sorted by tensor; a tensor's fragments are collected by cell, then merged.

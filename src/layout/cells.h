@@ -29,6 +29,13 @@ struct CellGrid {
   int64_t CellAt(int64_t row, int64_t col) const;
 };
 
+// Where a cell lies in its tensor's canonical bytes: always one run.
+struct CellRun {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+CellRun RunOf(const tensor::Matrix& matrix, int64_t cell);
+
 // A fragment of a slice inside a chunk: the units of `box` (a sub-box of the chunk's box, in tensor
 // coordinates) and where they lie in the shard, as in Slice.
 struct Fragment {

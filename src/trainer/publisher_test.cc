@@ -41,15 +41,17 @@ Result<Weights> ReadVersion(os::World& world, catalog::Catalog& catalog, store::
   for (const transfer::ReplayBatch& batch : chain.Batches(kMiB, 1)) {
     WC_TRY(chain.Replay(
         batch, scratch,
-        [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
+        [&](const transfer::ReplayCell& cell, Bytes* packed) -> Result<ByteSpan> {
           const auto t = static_cast<size_t>(cell.tensor);
-          layout::GatherBox(inventory[t].matrix(), cell.box, out[t], packed);
-          return Ok();
+          const tensor::Matrix matrix = inventory[t].matrix();
+          packed->resize(static_cast<size_t>(cell.box.units() * matrix.unit_bytes));
+          layout::GatherBox(matrix, cell.box, out[t], *packed);
+          return ByteSpan(*packed);
         },
-        [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) -> Status {
+        [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) -> Status {
           const auto t = static_cast<size_t>(cell.tensor);
           const tensor::Matrix m = inventory[t].matrix();
-          layout::ScatterBox(m, cell.box, next, layout::Box::All(m), out[t]);
+          layout::ScatterBox(m, cell.box, made.next, layout::Box::All(m), out[t]);
           return Ok();
         },
         &gained));

@@ -100,18 +100,19 @@ class Rebuild {
           const auto [begin, end] = ChunksInCell(job_.chunks, tensor, cell);
           return begin != end;
         });
-    const auto read = [&](const transfer::ReplayCell& cell, MutableByteSpan packed) -> Status {
-      layout::GatherBox(MatrixOf(cell.tensor), cell.box,
-                        seed_->tensor(static_cast<size_t>(cell.tensor)), packed);
-      return Ok();
+    const auto read = [&](const transfer::ReplayCell& cell, Bytes*) -> Result<ByteSpan> {
+      const layout::CellRun run = layout::RunOf(MatrixOf(cell.tensor), cell.cell);
+      return seed_->tensor(static_cast<size_t>(cell.tensor))
+          .subspan(static_cast<size_t>(run.offset), static_cast<size_t>(run.bytes));
     };
-    const auto write = [&](const transfer::ReplayCell& cell, ByteSpan, ByteSpan next) -> Status {
+    const auto write = [&](const transfer::ReplayCell& cell,
+                           const transfer::ReplayedCell& made) -> Status {
       const auto [begin, end] = ChunksInCell(job_.chunks, cell.tensor, cell.cell);
       const tensor::Matrix matrix = MatrixOf(cell.tensor);
       for (size_t i = begin; i < end; ++i) {
         const layout::Chunk& chunk = job_.chunks.chunks[i];
         Bytes packed(static_cast<size_t>(chunk.box.units() * matrix.unit_bytes));
-        layout::GatherFromFrame(matrix, chunk.box, cell.box, next, packed);
+        layout::GatherFromFrame(matrix, chunk.box, cell.box, made.next, packed);
         baseline_->Write(chunk.at, packed);
       }
       return Ok();

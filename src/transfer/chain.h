@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -31,6 +32,17 @@ struct ReplayCell {
   layout::Box box;
   std::vector<ChainChunk> chunks;  // by step, then place
 };
+
+// What a replay made of a cell. Valid only while the sink runs.
+struct ReplayedCell {
+  ByteSpan base;  // empty if the chain starts full
+  ByteSpan next;
+  // If one chunk made the whole cell from its base: that chunk, both of whose digests are proven,
+  // and the units that changed, ascending. Else null, and `changed` says nothing.
+  const delta::PartChunk* chunk = nullptr;
+  std::span<const uint32_t> changed;
+};
+
 struct ReplayBatch {
   std::vector<ReplayCell> cells;
   int64_t payload_bytes = 0;
@@ -67,14 +79,14 @@ class Chain {
   // Bytes of all its objects: what a replay of all cells fetches, footers included.
   int64_t wire_bytes() const;
 
-  // Replays one batch: fetches its payloads; then for each cell, `base(cell, out)` fills the packed
-  // cell (not called if the chain starts full), every chunk is decoded and proven in order, and
-  // `sink(cell, base, next)` gets the result (`base` empty if it starts full; both valid only
-  // during the call). Adds to `gained[tensor]` what the tensor's digest gains: next - base, without
-  // units; if it starts full next, with the units covered. Any thread, each with a scratch and a
-  // `gained` of its own. Memory: the batch's payloads and four cells, kept in the scratch. Errors:
-  // as Fetch; kDataLoss naming tensor, box, version and object if a chunk does not prove; those of
-  // `base` and `sink`. After an error `gained` is unspecified.
+  // Replays one batch: fetches its payloads; then for each cell, `base(cell, buffer)` says where
+  // its packed units lie, or packs them into `buffer` (not called if the chain starts full), every
+  // chunk is decoded and proven in order, and `sink` gets the result. Adds to `gained[tensor]` what
+  // the tensor's digest gains: next - base, without units; if it starts full next, with the units
+  // covered. Any thread, each with a scratch and a `gained` of its own. Memory: the batch's
+  // payloads and at most four cells, kept in the scratch. Errors: as Fetch; kDataLoss naming
+  // tensor, box, version and object if a chunk does not prove; those of `base` and `sink`. After an
+  // error `gained` is unspecified.
   //   Requires: gained->size() == the inventory's.
   class Scratch {
    public:
@@ -87,8 +99,8 @@ class Chain {
    private:
     std::unique_ptr<State> state_;
   };
-  using BaseReader = std::function<Status(const ReplayCell&, MutableByteSpan packed)>;
-  using CellSink = std::function<Status(const ReplayCell&, ByteSpan base, ByteSpan next)>;
+  using BaseReader = std::function<Result<ByteSpan>(const ReplayCell&, Bytes* buffer)>;
+  using CellSink = std::function<Status(const ReplayCell&, const ReplayedCell&)>;
   Status Replay(const ReplayBatch& batch, Scratch& scratch, const BaseReader& base,
                 const CellSink& sink, std::vector<tensor::Partial>* gained) const;
 

@@ -68,14 +68,13 @@ class ChainFaultTest : public testing::Test {
     for (const ReplayBatch& batch : chain.Batches(200, 1)) {
       WC_TRY(chain.Replay(
           batch, scratch,
-          [&](const ReplayCell& cell, MutableByteSpan packed) {
+          [&](const ReplayCell& cell, Bytes* packed) {
             const auto t = static_cast<size_t>(cell.tensor);
-            std::ranges::copy(delta::PackBox(run.inventory()[t].matrix(), cell.box, (*state)[t]),
-                              packed.begin());
-            return Ok();
+            *packed = delta::PackBox(run.inventory()[t].matrix(), cell.box, (*state)[t]);
+            return ByteSpan(*packed);
           },
-          [&](const ReplayCell& cell, ByteSpan, ByteSpan next) {
-            std::ranges::copy(next, (*state)[static_cast<size_t>(cell.tensor)].begin());
+          [&](const ReplayCell& cell, const ReplayedCell& made) {
+            std::ranges::copy(made.next, (*state)[static_cast<size_t>(cell.tensor)].begin());
             return Ok();
           },
           &gained));

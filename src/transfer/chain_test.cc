@@ -26,6 +26,21 @@ struct Replayed {
   int64_t cells = 0;
 };
 
+// What a replay says that it has proven must be so.
+void ExpectTrueOf(const tensor::Matrix& matrix, const ReplayCell& cell, const ReplayedCell& made) {
+  if (made.chunk == nullptr) return;
+  EXPECT_EQ(made.chunk->base_digest, tensor::DigestBox(matrix, cell.box, made.base));
+  EXPECT_EQ(made.chunk->next_digest, tensor::DigestBox(matrix, cell.box, made.next));
+  std::vector<uint32_t> differ;
+  const auto unit = static_cast<size_t>(matrix.unit_bytes);
+  for (size_t i = 0; i * unit < made.next.size(); ++i) {
+    if (!std::ranges::equal(made.base.subspan(i * unit, unit), made.next.subspan(i * unit, unit))) {
+      differ.push_back(static_cast<uint32_t>(i));
+    }
+  }
+  EXPECT_EQ(std::vector(made.changed.begin(), made.changed.end()), differ);
+}
+
 class ChainTest : public testing::Test {
  protected:
   Result<Chain> Load(const TestRun& run, const catalog::ReplayPlan& plan) {
@@ -51,20 +66,23 @@ class ChainTest : public testing::Test {
       const auto w = static_cast<size_t>(worker);
       return chain.Replay(
           batches[item], scratch[w],
-          [&](const ReplayCell& cell, MutableByteSpan packed) {
+          [&](const ReplayCell& cell, Bytes* packed) {
             const auto t = static_cast<size_t>(cell.tensor);
-            layout::GatherBox(run.inventory()[t].matrix(), cell.box, start[t], packed);
-            return Ok();
+            *packed = delta::PackBox(run.inventory()[t].matrix(), cell.box, start[t]);
+            return ByteSpan(*packed);
           },
-          [&](const ReplayCell& cell, ByteSpan base, ByteSpan next) {
+          [&](const ReplayCell& cell, const ReplayedCell& made) {
             const auto t = static_cast<size_t>(cell.tensor);
             const tensor::Matrix matrix = run.inventory()[t].matrix();
             MutexLock lock(mu);
-            EXPECT_EQ(base.empty(), chain.starts_full());
-            if (!base.empty()) {
-              EXPECT_TRUE(std::ranges::equal(base, delta::PackBox(matrix, cell.box, start[t])));
+            EXPECT_EQ(made.base.empty(), chain.starts_full());
+            if (!made.base.empty()) {
+              EXPECT_EQ(Bytes(made.base.begin(), made.base.end()),
+                        delta::PackBox(matrix, cell.box, start[t]));
             }
-            layout::ScatterBox(matrix, cell.box, next, tensor::Box::All(matrix), replayed.state[t]);
+            ExpectTrueOf(matrix, cell, made);
+            layout::ScatterBox(matrix, cell.box, made.next, tensor::Box::All(matrix),
+                               replayed.state[t]);
             ++replayed.cells;
             return Ok();
           },
@@ -292,13 +310,10 @@ TEST_F(ChainTest, ErrorsOfReaderSinkAndFetcherForEndIt) {
   const ReplayBatch batch = chain->Batches(kMiB, 1).at(0);
   Chain::Scratch scratch;
   std::vector<tensor::Partial> gained(1);
-  const auto fine_base = [&](const ReplayCell&, MutableByteSpan out) {
-    std::ranges::copy(run.states()[0][0], out.begin());
-    return Ok();
-  };
-  const auto no_base = [&](const ReplayCell&, MutableByteSpan) -> Status { return error; };
-  const auto fine_sink = [](const ReplayCell&, ByteSpan, ByteSpan) { return Ok(); };
-  const auto no_sink = [&](const ReplayCell&, ByteSpan, ByteSpan) -> Status { return error; };
+  const auto fine_base = [&](const ReplayCell&, Bytes*) { return ByteSpan(run.states()[0][0]); };
+  const auto no_base = [&](const ReplayCell&, Bytes*) -> Result<ByteSpan> { return error; };
+  const auto fine_sink = [](const ReplayCell&, const ReplayedCell&) { return Ok(); };
+  const auto no_sink = [&](const ReplayCell&, const ReplayedCell&) -> Status { return error; };
   EXPECT_TRUE(chain->Replay(batch, scratch, fine_base, fine_sink, &gained).ok());
   EXPECT_FALSE(chain->Replay(batch, scratch, no_base, fine_sink, &gained).ok());
   EXPECT_FALSE(chain->Replay(batch, scratch, fine_base, no_sink, &gained).ok());

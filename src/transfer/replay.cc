@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <span>
+#include <utility>
 
 #include "layout/gather.h"
 #include "transfer/chain_state.h"
@@ -138,15 +139,23 @@ class CellReplay {
   CellReplay(const tensor::TensorSpec& spec, const layout::Box& box, Chain::Scratch::State* scratch)
       : spec_(spec), matrix_(spec.matrix()), box_(box), codec_(scratch->codec) {
     const int64_t bytes = box.units() * matrix_.unit_bytes;
-    base_ = Room(&scratch->base, bytes);
     frame_ = Room(&scratch->frames[0], bytes);
     other_ = Room(&scratch->frames[1], bytes);
     packed_ = Room(&scratch->box, bytes);
   }
 
-  // Where the cell's base goes before the first chunk, unless the first version brings every unit.
-  MutableByteSpan base() { return now_ = base_; }
+  // What the cell is before the first chunk, unless the first version brings every unit.
+  void SetBase(ByteSpan base) {
+    WC_CHECK(std::cmp_equal(base.size(), box_.units() * matrix_.unit_bytes));
+    now_ = base;
+  }
   ByteSpan now() const { return now_; }
+
+  // Was one chunk, with a base, all that made the cell?
+  bool IsOneChunk(const ReplayCell& cell) const {
+    return cell.chunks.size() == 1 && cell.chunks[0].chunk->box == box_ &&
+           !cell.chunks[0].chunk->without_base;
+  }
 
   // Puts the chunk on top; returns what the tensor's digest gains. `fresh`: nothing lies below,
   // since the chain starts with the chunk's version.
@@ -163,7 +172,7 @@ class CellReplay {
   // Both return the digest of what lay below.
   Result<tensor::TensorDigest> ApplyWhole(const delta::PartChunk& chunk, bool fresh,
                                           ByteSpan payload) {
-    const ByteSpan below = fresh ? ByteSpan() : ByteSpan(now_);
+    const ByteSpan below = fresh ? ByteSpan() : now_;
     const MutableByteSpan next = now_.data() == frame_.data() ? other_ : frame_;
     WC_TRY(Decode(chunk, payload, below, next));
     now_ = next;
@@ -172,10 +181,11 @@ class CellReplay {
 
   Result<tensor::TensorDigest> ApplyPartial(const delta::PartChunk& chunk, bool fresh,
                                             ByteSpan payload) {
-    if (now_.data() == base_.data()) CopyBytes(base_, frame_);
-    if (now_.data() != other_.data()) now_ = frame_;  // also when there is nothing yet
+    const MutableByteSpan mine = now_.data() == other_.data() ? other_ : frame_;
+    const MutableByteSpan gathered = mine.data() == frame_.data() ? other_ : frame_;
+    if (!now_.empty() && now_.data() != mine.data()) CopyBytes(now_, mine);
+    now_ = mine;
     const auto bytes = static_cast<size_t>(chunk.box.units() * matrix_.unit_bytes);
-    const MutableByteSpan gathered = now_.data() == frame_.data() ? other_ : frame_;
     ByteSpan below;
     if (!fresh) {
       below = gathered.first(bytes);
@@ -183,7 +193,7 @@ class CellReplay {
     }
     const MutableByteSpan next = packed_.first(bytes);
     WC_TRY(Decode(chunk, payload, below, next));
-    layout::ScatterBox(matrix_, chunk.box, next, box_, now_);
+    layout::ScatterBox(matrix_, chunk.box, next, box_, mine);
     return DigestBelow(chunk, below);
   }
 
@@ -202,11 +212,10 @@ class CellReplay {
   const tensor::Matrix matrix_;
   const layout::Box box_;
   delta::Scratch& codec_;
-  MutableByteSpan base_;  // stays as it is, for the sink
   MutableByteSpan frame_;
   MutableByteSpan other_;
   MutableByteSpan packed_;  // a chunk that is not the whole cell
-  MutableByteSpan now_;     // base_, frame_ or other_; empty before the first fresh chunk
+  ByteSpan now_;            // the base, frame_ or other_; empty before the first fresh chunk
 };
 
 }  // namespace
@@ -220,11 +229,10 @@ Status Chain::Replay(const ReplayBatch& batch, Scratch& scratch, const BaseReade
   for (const ReplayCell& cell : batch.cells) {
     const auto tensor = static_cast<size_t>(cell.tensor);
     CellReplay replay((*state_->inventory)[tensor], cell.box, &scratch.state());
-    ByteSpan before;
+    ReplayedCell result;
     if (!state_->starts_full) {
-      const MutableByteSpan packed = replay.base();
-      WC_TRY(base(cell, packed));
-      before = packed;
+      result.base = WC_TRY(base(cell, &scratch.state().base));
+      replay.SetBase(result.base);
     }
     for (const ChainChunk& chunk : cell.chunks) {
       const bool fresh = state_->starts_full && chunk.step == 0;
@@ -236,7 +244,12 @@ Status Chain::Replay(const ReplayBatch& batch, Scratch& scratch, const BaseReade
       }
       (*gained)[tensor] += *applied;
     }
-    WC_TRY(sink(cell, before, replay.now()));
+    result.next = replay.now();
+    if (replay.IsOneChunk(cell)) {
+      result.chunk = cell.chunks.front().chunk;
+      result.changed = scratch.state().codec.changed();
+    }
+    WC_TRY(sink(cell, result));
   }
   return Ok();
 }

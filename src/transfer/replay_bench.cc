@@ -43,12 +43,11 @@ void Replay(benchmark::State& state, catalog::ReplayStart start, Share share, in
     for (const ReplayBatch& batch : batches) {
       const Status status = chain.Replay(
           batch, scratch,
-          [&](const ReplayCell& cell, MutableByteSpan packed) {
-            std::memcpy(packed.data(), from.data() + place(cell), packed.size());
-            return Ok();
+          [&](const ReplayCell& cell, Bytes*) {
+            return ByteSpan(from).subspan(place(cell), static_cast<size_t>(cell.box.units()) * 2);
           },
-          [&](const ReplayCell& cell, ByteSpan, ByteSpan next) {
-            std::memcpy(to.data() + place(cell), next.data(), next.size());
+          [&](const ReplayCell& cell, const ReplayedCell& made) {
+            std::memcpy(to.data() + place(cell), made.next.data(), made.next.size());
             return Ok();
           },
           &gained);
