@@ -1,17 +1,19 @@
 #include "delta/sparse.h"
 
+#include "delta/method.h"
+
 namespace weightcast::delta {
 namespace {
 
-template <size_t kUnitBytes>
+template <typename U>
 bool Scatter(ByteReader gaps, ByteSpan units, MutableByteSpan chunk) {
-  const uint64_t chunk_units = chunk.size() / kUnitBytes;
+  const uint64_t chunk_units = chunk.size() / sizeof(U);
   uint64_t position = 0;
-  for (size_t at = 0; at + kUnitBytes <= units.size(); at += kUnitBytes, ++position) {
+  for (size_t i = 0; i < units.size() / sizeof(U); ++i, ++position) {
     const uint64_t gap = gaps.GetVarint();
     if (gap >= chunk_units - position) return false;
     position += gap;
-    std::memcpy(chunk.data() + position * kUnitBytes, units.data() + at, kUnitBytes);
+    StoreUnit<U>(chunk, position, LoadUnit<U>(units, i));
   }
   return gaps.done();
 }
@@ -29,25 +31,19 @@ void AppendGaps(std::span<const uint32_t> positions, Bytes* out) {
 
 void AppendUnits(ByteSpan chunk, std::span<const uint32_t> positions, int unit_bytes, Bytes* out) {
   const auto size = static_cast<size_t>(unit_bytes);
-  size_t at = out->size();
+  const size_t at = out->size();
   out->resize(at + positions.size() * size);
-  for (const uint32_t position : positions) {
-    std::memcpy(out->data() + at, chunk.data() + position * size, size);
-    at += size;
-  }
+  const auto units = MutableByteSpan(*out).subspan(at);
+  WithUnit(size, [&]<typename U>() {
+    for (size_t i = 0; i < positions.size(); ++i) {
+      StoreUnit<U>(units, i, LoadUnit<U>(chunk, positions[i]));
+    }
+  });
 }
 
 bool ScatterUnits(int unit_bytes, ByteSpan gaps, ByteSpan units, MutableByteSpan chunk) {
-  switch (unit_bytes) {
-    case 1:
-      return Scatter<1>(ByteReader(gaps), units, chunk);
-    case 2:
-      return Scatter<2>(ByteReader(gaps), units, chunk);
-    case 4:
-      return Scatter<4>(ByteReader(gaps), units, chunk);
-    default:
-      return Scatter<8>(ByteReader(gaps), units, chunk);
-  }
+  return WithUnit(static_cast<size_t>(unit_bytes),
+                  [&]<typename U>() { return Scatter<U>(ByteReader(gaps), units, chunk); });
 }
 
 }  // namespace weightcast::delta
