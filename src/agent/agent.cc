@@ -285,7 +285,7 @@ class PullRun {
     WC_TRY(CheckSums(mine, from, to, ops).With(path_));
     const std::string text = EncodeManifest(to);
     WC_TRY(WriteNew(world_.fs, ManifestPath(path_, to.generation), AsBytes(text),
-                    to.durability == Durability::kHost));
+                    to.durability == Durability::kHost || SideNamesDiffer(from, to)));
     const os::Deadline deadline(world_.clock, options_.hold_timeout);
     ApplyTimes times;
     WC_TRY(ApplyStep({world_, path_, from, to, ops, mine, weights, options_.threads}, deadline,

@@ -217,6 +217,12 @@ TEST_F(AgentTest, ForeignFilesDoNotGoWithAnImageThatIsLaidAnew) {
   EXPECT_THAT(refused.error().message, HasSubstr("NOTES.txt"));
   EXPECT_EQ(fs().ReadAll(notes, kMiB).value(), Bytes({'m', 'i', 'n', 'e'}));
   ASSERT_TRUE(fs().Remove(notes).ok());
+  const std::string deep = os::JoinPath(kImage, "notes/deep");
+  ASSERT_TRUE(fs().MakeDirectories(deep).ok());
+  ASSERT_TRUE(WriteNew(fs(), os::JoinPath(deep, "a.txt"), {}, false).ok());
+  EXPECT_THAT(PullFails(2, kSeed).message, HasSubstr("notes"));
+  ASSERT_TRUE(fs().Remove(os::JoinPath(deep, "a.txt")).ok());
+  // Directories without a file hold nothing to lose; going back leaves some of ours.
   EXPECT_EQ(Pull(world(), line_, 2, kImage, kSeed, TestOptions())->how, "beside");
 }
 

@@ -20,6 +20,13 @@ size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 bool IsHost(const Manifest& m) { return m.durability == Durability::kHost; }
 
+// Must the names in .weightcast be durable before the step writes anything? For either durability
+// before a side file's name comes or goes: after a power loss a name that no manifest knows would
+// be taken for others' file.
+bool SyncsNames(const Manifest& from, const Manifest& to) {
+  return IsHost(from) || IsHost(to) || SideNamesDiffer(from, to);
+}
+
 // One entry of one op; those of one cell stand together, in the order of the ops.
 struct CellWrite {
   const JournalEntry* entry;
@@ -200,7 +207,7 @@ Status ApplyStep(const StepWork& work, const os::Deadline& deadline, ApplyTimes*
   }
   WC_TRY(ChangeState(world.fs, image, clean, {from.generation, to.generation}));
   const auto move = [&]() -> Status {
-    if (IsHost(from) || IsHost(to)) WC_TRY(world.fs.SyncDirectory(MetaPath(image)));
+    if (SyncsNames(from, to)) WC_TRY(world.fs.SyncDirectory(MetaPath(image)));
     return Move(work, times);
   };
   const Status moved = move();
@@ -236,7 +243,7 @@ Status Recover(os::World& world, const std::string& image, int threads) {
   const bool moving = !state.clean();
   const bool syncs = moving && IsHost(to) && to.synced == to.generation;
   // The process that began the step may have died before these syncs of its own.
-  if (moving && !restarted && (IsHost(from) || IsHost(to))) {
+  if (moving && !restarted && SyncsNames(from, to)) {
     WC_TRY(fs.SyncDirectory(MetaPath(image)));
   }
   WC_TRY(HideWeights(fs, image, from));

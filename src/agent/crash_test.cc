@@ -148,6 +148,7 @@ const Scenario kScenarios[] = {
     {"BesideBack", {4}, {{1}}},
     {"BesideAfterSteps", {3}, {{4}, {1}, {2}}},
     {"Process", {}, {{0, kProcess}, {1, kProcess}, {2, kProcess}, {1, kProcess}}},
+    {"ProcessSideFilesChange", {}, {{1, kProcess}, {2, kProcess}, {1, kProcess}}},
     {"HostToProcess", {0}, {{1}, {2, kProcess}}},
     {"ProcessToHost", {}, {{0, kProcess}, {1, kProcess}, {2}, {3}}},
     {"ProcessUndoneByHost", {}, {{0, kProcess}, {1, kProcess}, {0}}},

@@ -49,6 +49,13 @@ std::string StateName(const State& state) {
 std::string ManifestName(int64_t generation) {
   return "manifest-" + std::to_string(generation) + ".json";
 }
+std::optional<int64_t> GenerationOfManifest(std::string_view name) {
+  constexpr std::string_view kPrefix = "manifest-";
+  if (!name.starts_with(kPrefix)) return {};
+  name.remove_prefix(kPrefix.size());
+  const auto generation = TakeGeneration(&name);
+  return name == ".json" ? generation : std::nullopt;
+}
 std::string JournalName(const Step& step) {
   return "journal-" + std::to_string(step.from) + "-" + std::to_string(step.to);
 }
@@ -271,6 +278,21 @@ Status SyncTree(os::Fs& fs, const std::string& path) {
   return Ok();
 }
 
+namespace {
+
+// Is it a file, or a directory with a file at or below it? What an install left half done is none.
+Result<bool> HoldsFiles(os::Fs& fs, const std::string& path) {
+  if (path.ends_with(".weightcast")) return false;
+  const Result<os::Stat> stat = fs.StatPath(path);
+  if (!stat.ok() || !stat->is_directory) return true;  // a link to nowhere is somebody's too
+  for (const std::string& name : WC_TRY(fs.List(path))) {
+    if (WC_TRY(HoldsFiles(fs, os::JoinPath(path, name)))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& image,
                                               std::span<const catalog::SideFileRow> side_files) {
   std::set<std::string> known = {os::BaseName(MetaPath(image)), tensor::kIndexFile};
@@ -280,8 +302,11 @@ Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& ima
   add(side_files);
   const Result<State> state = ReadState(fs, image);
   if (!state.ok()) return std::vector<std::string>();
-  for (const int64_t generation : {state->from, state->to}) {
-    const Result<Manifest> manifest = ReadManifest(fs, image, generation);
+  // Of whatever generation: a step that began may have lost its state's name, not its manifest's.
+  for (const std::string& name : WC_TRY(fs.List(MetaPath(image)))) {
+    const std::optional<int64_t> generation = GenerationOfManifest(name);
+    if (!generation) continue;
+    const Result<Manifest> manifest = ReadManifest(fs, image, *generation);
     if (!manifest.ok()) return std::vector<std::string>();
     add(manifest->side_files);
     add(manifest->weight_files);
@@ -289,9 +314,9 @@ Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& ima
   std::vector<std::string> foreign;
   for (const std::string& name : WC_TRY(fs.List(image))) {
     const std::string shown = name.starts_with('.') ? name.substr(1) : name;
-    const bool ours = known.contains(name) || known.contains(shown) ||
-                      shown.ends_with(".safetensors") || name.ends_with(".weightcast");
-    if (!ours) foreign.push_back(name);
+    const bool ours =
+        known.contains(name) || known.contains(shown) || shown.ends_with(".safetensors");
+    if (!ours && WC_TRY(HoldsFiles(fs, os::JoinPath(image, name)))) foreign.push_back(name);
   }
   return foreign;
 }

@@ -72,8 +72,9 @@ Status SyncWeights(os::Fs& fs, const std::string& image, const Manifest& manifes
 Status SyncTree(os::Fs& fs, const std::string& path);
 
 // Names in the image's directory that are neither weights (of whatever version), nor among the side
-// files of the manifests that the state names, nor among `side_files`. None if these cannot be
-// read: what a power loss has torn must not wait for somebody's help.
+// files of any manifest that is there, nor among `side_files`; but for directories without a file.
+// None if one of these cannot be read: what a power loss has torn must not wait for somebody's
+// help.
 Result<std::vector<std::string>> ForeignNames(os::Fs& fs, const std::string& image,
                                               std::span<const catalog::SideFileRow> side_files);
 

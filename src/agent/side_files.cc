@@ -229,6 +229,11 @@ Result<bool> SideFilesStaged(os::Fs& fs, const std::string& image, const Manifes
   return true;
 }
 
+bool SideNamesDiffer(const Manifest& from, const Manifest& to) {
+  return !std::ranges::equal(from.side_files, to.side_files, {}, &catalog::SideFileRow::name,
+                             &catalog::SideFileRow::name);
+}
+
 Status InstallSideFiles(os::Fs& fs, const std::string& image, const Manifest& from,
                         const Manifest& to, bool durable) {
   std::set<std::string> directories;  // of all that differs: an earlier try may have died unsynced
@@ -244,7 +249,7 @@ Status InstallSideFiles(os::Fs& fs, const std::string& image, const Manifest& fr
     const std::string path = os::JoinPath(image, row.name);
     if (!stays && WC_TRY(fs.Exists(path))) WC_TRY(fs.Remove(path));
   }
-  if (!durable) return Ok();
+  if (!durable && !SideNamesDiffer(from, to)) return Ok();
   for (const std::string& directory : directories) WC_TRY(fs.SyncDirectory(directory));
   return Ok();
 }

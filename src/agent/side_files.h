@@ -46,8 +46,11 @@ Status StageSideFiles(os::Fs& fs, const std::string& image, const Manifest& from
 // Whether everything is there to put `to`'s side files in place of `from`'s.
 Result<bool> SideFilesStaged(os::Fs& fs, const std::string& image, const Manifest& from,
                              const Manifest& to);
-// Puts `to`'s side files in place and removes those that only `from` has. May be repeated.
-// `durable`: the names are synced. Errors: kDataLoss (contents neither in place nor staged).
+// Does a step add or take away a name among the side files?
+bool SideNamesDiffer(const Manifest& from, const Manifest& to);
+// Puts `to`'s side files in place and removes those that only `from` has. May be repeated. Names
+// are synced if `durable`, or if SideNamesDiffer. Errors: kDataLoss (contents neither in place nor
+// staged).
 Status InstallSideFiles(os::Fs& fs, const std::string& image, const Manifest& from,
                         const Manifest& to, bool durable);
 
