@@ -38,6 +38,7 @@ struct FixedId {
 
 using VersionUid = FixedId<struct VersionUidTag, 16>;  // one attempt at a version; random
 using RunUid = FixedId<struct RunUidTag, 16>;          // one trainer lineage; random
+using RoundUid = FixedId<struct RoundUidTag, 16>;      // one coordinated update; random
 using LeaseId = FixedId<struct LeaseIdTag, 16>;
 using Root = FixedId<struct RootTag, 32>;  // identity of a version's content: docs/formats/root.md
 using LayoutSignature = FixedId<struct LayoutSignatureTag, 32>;  // digest of an inventory

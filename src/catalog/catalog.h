@@ -11,6 +11,7 @@
 //   base kInvalidData/kDataLoss  what was announced does not add up; a row that does not verify
 //   kUnavailable         database locked or not reachable; an attempt of this epoch is still
 //   STAGING
+//   kAborted             a round is in another state than the caller thought
 // Protocol: DESIGN of the project, docs/design/catalog_protocol.md.
 #pragma once
 
@@ -193,6 +194,45 @@ struct ReplayPlan {
   LeaseId lease;               // on start and steps, taken in the same transaction
 };
 
+// ---- rounds ----
+
+// preparing → applying → committed; failed from either of the first two.
+enum class RoundState : uint8_t { kPreparing, kApplying, kCommitted, kFailed };
+std::string_view StateName(RoundState state);  // "preparing", ...
+inline bool Ended(RoundState state) { return state >= RoundState::kCommitted; }
+
+struct RoundEngine {
+  std::string url;
+  std::string state;  // a word of the coordinator (fleet/round.h); the catalog only keeps it
+  std::string incarnation;
+  VersionUid version;   // what it holds, as far as it is known
+  bool proven = false;  // its touched tensors have the digests of the round's version
+  std::string reason;   // why it was left out
+
+  bool operator==(const RoundEngine&) const = default;
+};
+
+// One coordinated update of a run's engines. Rows stay.
+struct Round {
+  RoundUid uid;
+  RunUid run;
+  VersionUid version;
+  RoundState state = RoundState::kPreparing;
+  std::vector<RoundEngine> engines;
+  int64_t created_unix_ms = 0;
+  int64_t expires_unix_ms = 0;  // by the database's clock; whoever comes later may end it
+  std::string failure;          // failed: why, as far as the catalog knows
+
+  bool operator==(const Round&) const = default;
+};
+
+struct RoundRequest {
+  RunUid run;
+  VersionUid version;
+  std::vector<std::string> engines;  // URLs, each once
+  Duration lease = seconds(600);     // renewed by every update of the round
+};
+
 class Catalog {
  public:
   virtual ~Catalog() = default;
@@ -254,6 +294,18 @@ class Catalog {
   virtual Status BeginRelease(const VersionUid& uid) = 0;
   // RELEASING → RELEASED, not before the last lease's expiry; the caller has deleted the bytes.
   virtual Status FinishRelease(const VersionUid& uid) = 0;
+
+  // A new round of the run, preparing. kConflict while an earlier one has not ended and its lease
+  // has not expired (named), or if the version is not a READY one of the run. An expired one is
+  // turned failed in the same transaction.
+  virtual Result<Round> BeginRound(const RoundRequest& request) = 0;
+  // Compare-and-set: `expected` → `next` (or the same again), with what is known of the engines,
+  // in the round's order. Errors: kAborted if the state is another; kInvalidArgument if the step is
+  // none; kConflict for the step to committed, unless one is proven and all others have reasons.
+  virtual Result<Round> UpdateRound(const RoundUid& uid, RoundState expected, RoundState next,
+                                    const std::vector<RoundEngine>& engines) = 0;
+  virtual Result<Round> GetRound(const RoundUid& uid) = 0;
+  virtual Result<std::vector<Round>> ListRounds(const RunUid& run) = 0;  // by creation
 
   // Rebuild: puts back a run and a READY version from its version.json. Fine if already there and
   // equal; kConflict if different. Epochs continue after the highest seen.

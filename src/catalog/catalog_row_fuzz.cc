@@ -25,7 +25,7 @@ constexpr bool (*kDecoders[])(ByteSpan) = {
     Accepts<CatalogRow>,        Accepts<RunRow>,       Accepts<HeadRow>,
     Accepts<ListRow>,           Accepts<VersionRow>,   Accepts<EpochRow>,
     Accepts<LeaseRow>,          Accepts<Announcement>, Accepts<std::vector<tensor::TensorDigest>>,
-    Accepts<tensor::Inventory>,
+    Accepts<tensor::Inventory>, Accepts<RoundRow>,
 };
 
 }  // namespace

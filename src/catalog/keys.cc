@@ -35,6 +35,7 @@ std::string EpochKey(const RunUid& run, Epoch epoch) {
   return EpochPrefix(run) + Sortable(epoch.value);
 }
 std::string LeaseKey(const LeaseId& lease) { return kLeasePrefix + lease.hex(); }
+std::string RoundKey(const RoundUid& round) { return kRoundPrefix + round.hex(); }
 
 std::string VersionJsonKey(const RunUid& run, const VersionUid& version) {
   return "runs/" + run.hex() + "/" + version.hex() + "/version.json";

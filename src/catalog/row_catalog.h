@@ -55,6 +55,13 @@ class RowCatalog : public Catalog {
   Status BeginRelease(const VersionUid& uid) override;
   Status FinishRelease(const VersionUid& uid) override;
 
+  // rounds.cc
+  Result<Round> BeginRound(const RoundRequest& request) override;
+  Result<Round> UpdateRound(const RoundUid& uid, RoundState expected, RoundState next,
+                            const std::vector<RoundEngine>& engines) override;
+  Result<Round> GetRound(const RoundUid& uid) override;
+  Result<std::vector<Round>> ListRounds(const RunUid& run) override;
+
  private:
   RowCatalog(std::unique_ptr<Rows> rows, os::Random& random)
       : rows_(std::move(rows)), random_(random) {}

@@ -25,6 +25,7 @@ struct CatalogRow {
   std::string incarnation;
   int64_t runs = 0;
   int64_t leases = 0;
+  int64_t rounds = 0;
 };
 
 struct RunRow {
@@ -42,6 +43,7 @@ struct HeadRow {
   int64_t latest_number = -1;
   VersionUid seed;     // v0, empty if there is none
   VersionUid staging;  // the one STAGING attempt, or empty
+  RoundUid round;      // the one that began last, or empty
   Epoch epoch;         // the current one
   int64_t versions = 0;
   int64_t epochs = 0;
@@ -74,6 +76,12 @@ struct LeaseRow {
   std::vector<VersionUid> versions;
 };
 
+struct RoundRow {
+  Round round;
+  int64_t position = 0;  // it was the n-th round of the catalog
+  int64_t lease_ms = 0;  // by which an update renews it
+};
+
 Bytes Encode(const CatalogRow& row);
 Bytes Encode(const RunRow& row);
 Bytes Encode(const HeadRow& row);
@@ -81,6 +89,7 @@ Bytes Encode(const ListRow& row);
 Bytes Encode(const VersionRow& row);
 Bytes Encode(const EpochRow& row);
 Bytes Encode(const LeaseRow& row);
+Bytes Encode(const RoundRow& row);
 Bytes Encode(const Announcement& row);
 Bytes Encode(const std::vector<tensor::TensorDigest>& row);
 Bytes Encode(const tensor::Inventory& row);
@@ -92,6 +101,7 @@ Status Decode(ByteSpan bytes, ListRow* row);
 Status Decode(ByteSpan bytes, VersionRow* row);
 Status Decode(ByteSpan bytes, EpochRow* row);
 Status Decode(ByteSpan bytes, LeaseRow* row);
+Status Decode(ByteSpan bytes, RoundRow* row);
 Status Decode(ByteSpan bytes, Announcement* row);
 Status Decode(ByteSpan bytes, std::vector<tensor::TensorDigest>* row);
 Status Decode(ByteSpan bytes, tensor::Inventory* row);
@@ -100,6 +110,7 @@ Status Decode(ByteSpan bytes, tensor::Inventory* row);
 inline constexpr const char* kCatalogKey = "catalog";
 inline constexpr const char* kRunPrefix = "run/";
 inline constexpr const char* kLeasePrefix = "lease/";
+inline constexpr const char* kRoundPrefix = "round/";
 std::string RunKey(const RunUid& run);
 std::string InventoryKey(const RunUid& run);
 std::string HeadKey(const RunUid& run);
@@ -112,5 +123,6 @@ std::string AnnouncementKey(const VersionUid& version, RankId rank);
 std::string EpochPrefix(const RunUid& run);
 std::string EpochKey(const RunUid& run, Epoch epoch);
 std::string LeaseKey(const LeaseId& lease);
+std::string RoundKey(const RoundUid& round);
 
 }  // namespace weightcast::catalog

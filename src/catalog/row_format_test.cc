@@ -37,6 +37,19 @@ Version SomeVersion(bool full) {
   return version;
 }
 
+Round SomeRound() {
+  Round round;
+  round.uid.value[0] = 9;
+  round.run.value[0] = 2;
+  round.version.value[0] = 1;
+  round.state = RoundState::kApplying;
+  round.engines = {{"http://a:1", "fenced", "1f", round.version, true, "why \u00fc"}, {}};
+  round.created_unix_ms = 3;
+  round.expires_unix_ms = 4;
+  round.failure = "none";
+  return round;
+}
+
 struct RowCase {
   const char* name;
   Bytes bytes;
@@ -55,16 +68,17 @@ RowCase Case(const char* name, const Row& row) {
 std::vector<RowCase> AllRows() {
   const Version version = SomeVersion(true);
   return {
-      Case("catalog", CatalogRow{"ab12", 3, 4}),
+      Case("catalog", CatalogRow{"ab12", 3, 4, 5}),
       Case("run", RunRow{version.run, "policy", 4, {0, 3}, version.uid, 77}),
       Case("head",
-           HeadRow{version.uid, 5, version.base, {}, Epoch{4}, 6, 2, {{"best", version.uid}}}),
+           HeadRow{version.uid, 5, version.base, {}, {}, Epoch{4}, 6, 2, {{"best", version.uid}}}),
       Case("empty head", HeadRow{}),
       Case("list", ListRow{version.uid, 5}),
       Case("version", VersionRow{version, true, 3}),
       Case("empty version", VersionRow{}),
       Case("epoch", EpochRow{Epoch{4}, "job \u00fc", ToyPlan(6), {0, 1}, true}),
       Case("lease", LeaseRow{"host 3", 99, {version.uid, version.base}}),
+      Case("round", RoundRow{SomeRound(), 6, 7}),
       Case("announcement", ToyAnnouncement(version, 7, 0, 1)),
       Case("empty announcement", Announcement{}),
       Case("digests", ToyDigests(3)),
@@ -103,6 +117,26 @@ TEST(RowFormat, FieldsComeBackAsTheyWere) {
   Announcement decoded;
   ASSERT_TRUE(Decode(Encode(announcement), &decoded).ok());
   EXPECT_EQ(decoded, announcement);
+}
+
+TEST(RowFormat, ARoundComesBackAsItWas) {
+  RoundRow again;
+  ASSERT_TRUE(Decode(Encode(RoundRow{SomeRound(), 6, 7}), &again).ok());
+  EXPECT_EQ(again.round, SomeRound());
+  EXPECT_EQ(std::tuple(again.position, again.lease_ms), std::tuple(6, 7));
+}
+
+TEST(RowFormat, RowsFromBeforeRoundsAreRead) {
+  CatalogRow catalog;
+  EXPECT_TRUE(Decode(AsBytes(R"({"v":1,"incarnation":"ab","runs":3,"leases":4})"), &catalog).ok());
+  EXPECT_EQ(std::tuple(catalog.runs, catalog.leases, catalog.rounds), std::tuple(3, 4, 0));
+  HeadRow head;
+  head.round.value[0] = 1;
+  EXPECT_TRUE(Decode(AsBytes(R"({"v":1,"latest":"","latest_number":-1,"seed":"","staging":"",)"
+                             R"("epoch":0,"versions":0,"epochs":0,"aliases":{}})"),
+                     &head)
+                  .ok());
+  EXPECT_TRUE(head.round.empty());
 }
 
 TEST(RowFormat, NoTruncationIsTakenForTheRow) {

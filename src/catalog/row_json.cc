@@ -12,6 +12,9 @@ namespace {
 constexpr std::array<std::string_view, 5> kStates = {"STAGING", "READY", "FAILED", "RELEASING",
                                                      "RELEASED"};
 
+constexpr std::array<std::string_view, 4> kRoundStates = {"preparing", "applying", "committed",
+                                                          "failed"};
+
 Bytes ToBytes(const Json& json) {
   const std::string text = json.dump();
   return {text.begin(), text.end()};
@@ -23,13 +26,44 @@ Result<VersionUid> Uid(const Json& json) {
                std::string("expected a version uid, found ") + json.type_name()};
 }
 
+// Rows of a release before rounds do not have these fields.
+Result<int64_t> RoundsOf(const Json& json) {
+  return json.contains("rounds") ? JsonCount(json, "rounds") : 0;
+}
+Result<RoundUid> LastRoundOf(const Json& json) {
+  return json.contains("round") ? JsonId<RoundUid>(json, "round") : RoundUid{};
+}
+
+Json ToJson(const RoundEngine& engine) {
+  return {{"url", engine.url},
+          {"state", engine.state},
+          {"incarnation", engine.incarnation},
+          {"version", IdText(engine.version)},
+          {"proven", engine.proven},
+          {"reason", engine.reason}};
+}
+
+Status FromJson(const Json& json, RoundEngine* engine) {
+  engine->url = WC_TRY(JsonString(json, "url"));
+  engine->state = WC_TRY(JsonString(json, "state"));
+  engine->incarnation = WC_TRY(JsonString(json, "incarnation"));
+  engine->version = WC_TRY(JsonId<VersionUid>(json, "version"));
+  engine->proven = WC_TRY(JsonBool(json, "proven"));
+  engine->reason = WC_TRY(JsonString(json, "reason"));
+  return Ok();
+}
+
 }  // namespace
 
 std::string_view StateName(VersionState state) { return kStates[static_cast<size_t>(state)]; }
+std::string_view StateName(RoundState state) { return kRoundStates[static_cast<size_t>(state)]; }
 
 Bytes Encode(const CatalogRow& row) {
-  return ToBytes(
-      {{"v", 1}, {"incarnation", row.incarnation}, {"runs", row.runs}, {"leases", row.leases}});
+  return ToBytes({{"v", 1},
+                  {"incarnation", row.incarnation},
+                  {"runs", row.runs},
+                  {"leases", row.leases},
+                  {"rounds", row.rounds}});
 }
 
 Status Decode(ByteSpan bytes, CatalogRow* row) {
@@ -37,6 +71,7 @@ Status Decode(ByteSpan bytes, CatalogRow* row) {
   row->incarnation = WC_TRY(JsonString(json, "incarnation"));
   row->runs = WC_TRY(JsonCount(json, "runs"));
   row->leases = WC_TRY(JsonCount(json, "leases"));
+  row->rounds = WC_TRY(RoundsOf(json));
   return Ok();
 }
 
@@ -69,6 +104,7 @@ Bytes Encode(const HeadRow& row) {
                   {"latest_number", row.latest_number},
                   {"seed", IdText(row.seed)},
                   {"staging", IdText(row.staging)},
+                  {"round", IdText(row.round)},
                   {"epoch", row.epoch.value},
                   {"versions", row.versions},
                   {"epochs", row.epochs},
@@ -81,6 +117,7 @@ Status Decode(ByteSpan bytes, HeadRow* row) {
   row->latest_number = WC_TRY(JsonInt(json, "latest_number"));
   row->seed = WC_TRY(JsonId<VersionUid>(json, "seed"));
   row->staging = WC_TRY(JsonId<VersionUid>(json, "staging"));
+  row->round = WC_TRY(LastRoundOf(json));
   row->epoch.value = WC_TRY(JsonCount(json, "epoch"));
   row->versions = WC_TRY(JsonCount(json, "versions"));
   row->epochs = WC_TRY(JsonCount(json, "epochs"));
@@ -165,6 +202,48 @@ Status Decode(ByteSpan bytes, LeaseRow* row) {
   const Json* versions = WC_TRY(JsonArray(json, "versions"));
   row->versions.clear();
   for (const Json& version : *versions) row->versions.push_back(WC_TRY(Uid(version)));
+  return Ok();
+}
+
+Bytes Encode(const RoundRow& row) {
+  const Round& round = row.round;
+  Json engines = Json::array();
+  for (const RoundEngine& engine : round.engines) engines.push_back(ToJson(engine));
+  return ToBytes({{"v", 1},
+                  {"uid", IdText(round.uid)},
+                  {"run", IdText(round.run)},
+                  {"version", IdText(round.version)},
+                  {"state", StateName(round.state)},
+                  {"engines", std::move(engines)},
+                  {"created_unix_ms", round.created_unix_ms},
+                  {"expires_unix_ms", round.expires_unix_ms},
+                  {"failure", round.failure},
+                  {"position", row.position},
+                  {"lease_ms", row.lease_ms}});
+}
+
+Status Decode(ByteSpan bytes, RoundRow* row) {
+  const Json json = WC_TRY(ParseVersion1(AsText(bytes)));
+  Round& round = row->round;
+  round.uid = WC_TRY(JsonId<RoundUid>(json, "uid"));
+  round.run = WC_TRY(JsonId<RunUid>(json, "run"));
+  round.version = WC_TRY(JsonId<VersionUid>(json, "version"));
+  const std::string state = WC_TRY(JsonString(json, "state"));
+  const auto it = std::ranges::find(kRoundStates, state);
+  if (it == kRoundStates.end()) {
+    return Error{Code::kInvalidData, "field \"state\": " + Quoted(state) + " is unknown"};
+  }
+  round.state = static_cast<RoundState>(it - kRoundStates.begin());
+  const Json* engines = WC_TRY(JsonArray(json, "engines"));
+  round.engines.assign(engines->size(), {});
+  for (size_t i = 0; i < engines->size(); ++i) {
+    WC_TRY(FromJson((*engines)[i], &round.engines[i]));
+  }
+  round.created_unix_ms = WC_TRY(JsonInt(json, "created_unix_ms"));
+  round.expires_unix_ms = WC_TRY(JsonInt(json, "expires_unix_ms"));
+  round.failure = WC_TRY(JsonString(json, "failure"));
+  row->position = WC_TRY(JsonCount(json, "position"));
+  row->lease_ms = WC_TRY(JsonCount(json, "lease_ms"));
   return Ok();
 }
 

@@ -1,5 +1,6 @@
 #include "catalog/tables.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weightcast::catalog {
@@ -219,6 +220,31 @@ Status Tables::Delete(const std::vector<LeaseId>& leases) {
   catalog.leases -= static_cast<int64_t>(leases.size());
   for (const LeaseId& lease : leases) WC_TRY(txn_.Delete(LeaseKey(lease)));
   return Save(catalog);
+}
+
+Result<std::vector<RoundRow>> Tables::Rounds() {
+  const CatalogRow catalog = WC_TRY(Catalog());
+  std::vector<RoundRow> rounds;
+  for (auto& [key, row] : WC_TRY(All<RoundRow>(kRoundPrefix, catalog.rounds))) {
+    rounds.push_back(std::move(row));
+  }
+  std::ranges::sort(rounds, {}, &RoundRow::position);
+  return rounds;
+}
+
+Result<RoundRow> Tables::Round(const RoundUid& uid) {
+  std::optional<RoundRow> row = WC_TRY(Find<RoundRow>(RoundKey(uid)));
+  if (row) return std::move(*row);
+  WC_TRY(Rounds());  // none is missing
+  return Error{Code::kNotFound, "round " + uid.hex() + " is not in this catalog"};
+}
+
+Status Tables::Create(RoundRow* row, HeadRow* head) {
+  CatalogRow catalog = WC_TRY(Catalog());
+  row->position = catalog.rounds++;
+  WC_TRY(Save(catalog));
+  head->round = row->round.uid;
+  return Save(*row);
 }
 
 }  // namespace weightcast::catalog

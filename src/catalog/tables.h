@@ -72,6 +72,14 @@ class Tables {
   }
   Status Delete(const std::vector<LeaseId>& leases);
 
+  // By creation, of every run.
+  Result<std::vector<RoundRow>> Rounds();
+  // Errors: kNotFound.
+  Result<RoundRow> Round(const RoundUid& uid);
+  // A new round: counted, its position set, and the head's last; `head` is changed, not saved.
+  Status Create(RoundRow* row, HeadRow* head);
+  Status Save(const RoundRow& row) { return txn_.Put(RoundKey(row.round.uid), Encode(row)); }
+
  private:
   template <typename Row>
   Result<std::optional<Row>> Find(const std::string& key);

@@ -84,6 +84,13 @@ TEST_F(SqliteTest, RefusesForeignAndNewerSchemas) {
   EXPECT_THAT(Text(Open()), StartsWith("data-loss"));
 }
 
+TEST_F(SqliteTest, AFileOfTheFirstSchemaIsMigrated) {
+  EXPECT_OK(Open());
+  Sql("PRAGMA user_version=1");
+  EXPECT_OK(Open());
+  EXPECT_EQ(Must(Must(Database::Open(path_, seconds(1)))->QueryInt("PRAGMA user_version")), 2);
+}
+
 TEST_F(SqliteTest, RefusesWhatIsNoDatabase) {
   const Bytes text(4096, 'x');
   WriteFile(text);
@@ -130,6 +137,7 @@ struct Everything {
   Run run;
   std::vector<Version> versions;
   LeaseId lease;
+  RoundUid round;
 
   explicit Everything(Catalog& catalog) {
     run = Must(catalog.OpenRun({"policy", ToyInventory(), {}}));
@@ -153,6 +161,7 @@ struct Everything {
     EXPECT_OK(catalog.SetAlias(run.uid, "best", versions[1].uid));
     lease =
         Must(catalog.PlanReplay({versions[1].uid, versions[0].uid, {}, "h", seconds(9999)})).lease;
+    round = Must(catalog.BeginRound({run.uid, versions[1].uid, {"http://a:1"}})).uid;
   }
 
   // One line an answer; a line of an error begins with its code.
@@ -208,6 +217,9 @@ struct Everything {
     });
     add(catalog.OpenEpoch({run.uid, "job", std::nullopt, ToyPlan(2), {0, 1}}),
         [](Epoch e) { return std::to_string(e.value); });
+    const auto round_text = [](const Round& r) { return r.uid.hex() + r.engines.at(0).url; };
+    add(catalog.GetRound(round), round_text);
+    add(catalog.ListRounds(run.uid), [&](const auto& all) { return round_text(all.at(0)); });
     const Status renewed = catalog.RenewLease(lease, seconds(9999));
     lines.push_back(Text(renewed));
     return lines;
@@ -239,7 +251,7 @@ TEST_F(SqliteTest, AFlippedByteInAnyRowIsFoundAndNamed) {
   }
   std::set<std::string> kinds;
   for (const Row& row : rows) kinds.insert(row.key.substr(0, row.key.find('/')));
-  EXPECT_EQ(kinds.size(), 10u) << "a kind of row is not covered: " << testing::PrintToString(kinds);
+  EXPECT_EQ(kinds.size(), 11u) << "a kind of row is not covered: " << testing::PrintToString(kinds);
 
   const Bytes whole = ReadFile();
   for (const Row& row : rows) {
