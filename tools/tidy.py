@@ -19,7 +19,7 @@ FLOORS = ["base", "os", "tensor", "layout", "bridge", "delta", "store", "catalog
           "trainer", "agent", "engine", "fleet", "apps"]
 
 TESTS = ["src/*_test.cc", "src/*test*.h", "src/*test*.cc", "src/*conformance*"]
-LEAVES = ["src/store/s3/*", "src/catalog/http/*", "src/transfer/http/*"]  # the network
+LEAVES = ["src/store/s3/*", "src/catalog/http/*", "src/transfer/http/*", "src/engine/http*"]  # the network
 KERNEL = ["src/os/*", "src/apps/*", "src/base/task_pool.*", *LEAVES, *TESTS]  # may call the kernel
 CODE = ["src/*.cc", "src/*.h"]
 TEXT = ["*.cc", "*.h", "*.py", "*.md", "*.txt", "*.cmake", "*.json", "*.sql", "*.toml", "*.yaml",

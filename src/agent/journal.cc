@@ -334,18 +334,23 @@ Status Journal::ParseAll() {
   return Ok();
 }
 
-Status Journal::Write(const JournalEntry& entry, bool undo, MutableByteSpan cell) const {
+Journal::EntryUnits Journal::UnitsOf(const JournalEntry& entry) const {
   const ByteSpan body = file_.subspan(Size(entry.offset), Size(entry.bytes));
   const ByteSpan units = body.subspan(Size(entry.gap_bytes));
-  const ByteSpan wanted = undo ? units.last(units.size() / 2) : units.first(units.size() / 2);
+  return {body.first(Size(entry.gap_bytes)), units.last(units.size() / 2),
+          units.first(units.size() / 2)};
+}
+
+Status Journal::Write(const JournalEntry& entry, bool undo, MutableByteSpan cell) const {
+  const EntryUnits units = UnitsOf(entry);
+  const ByteSpan wanted = undo ? units.old_units : units.new_units;
   if (entry.form == JournalForm::kWhole) {
     WC_CHECK(wanted.size() == cell.size());
     CopyBytes(wanted, cell);
     return Ok();
   }
-  const ByteSpan gaps = body.first(Size(entry.gap_bytes));
   const int unit_bytes = (*inventory_)[Size(entry.tensor)].matrix().unit_bytes;
-  if (!delta::ScatterUnits(unit_bytes, gaps, wanted, cell)) {
+  if (!delta::ScatterUnits(unit_bytes, units.gaps, wanted, cell)) {
     return Bad(EntryName(*inventory_, entry) + ": positions do not fit the cell");
   }
   return Ok();

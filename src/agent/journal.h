@@ -118,6 +118,15 @@ class Journal {
   const std::vector<JournalEntry>& entries() const { return entries_; }  // by (tensor, cell)
   int64_t bytes() const { return static_cast<int64_t>(file_.size()); }
 
+  // What an entry says, read where it lies: gaps (delta/sparse.h; none for a whole cell) and, for
+  // each of them, the unit before and after.
+  struct EntryUnits {
+    ByteSpan gaps;
+    ByteSpan old_units;
+    ByteSpan new_units;
+  };
+  EntryUnits UnitsOf(const JournalEntry& entry) const;
+
   // Writes the new units of an entry into its cell, or the old ones (`undo`).
   // Errors: kDataLoss (a position beyond the cell; the units before it are written).
   //   Requires: cell.size() is that of the entry's cell.

@@ -41,6 +41,19 @@ void AppendUnits(ByteSpan chunk, std::span<const uint32_t> positions, int unit_b
   });
 }
 
+bool ReadGaps(ByteSpan gaps, size_t count, uint64_t chunk_units, std::vector<uint32_t>* positions) {
+  positions->resize(count);
+  ByteReader in(gaps);
+  uint64_t position = 0;
+  for (size_t i = 0; i < count; ++i, ++position) {
+    const uint64_t gap = in.GetVarint();
+    if (position >= chunk_units || gap >= chunk_units - position) return false;
+    position += gap;
+    (*positions)[i] = static_cast<uint32_t>(position);
+  }
+  return in.done();
+}
+
 bool ScatterUnits(int unit_bytes, ByteSpan gaps, ByteSpan units, MutableByteSpan chunk) {
   return WithUnit(static_cast<size_t>(unit_bytes),
                   [&]<typename U>() { return Scatter<U>(ByteReader(gaps), units, chunk); });

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/bytes.h"
 
@@ -15,6 +16,10 @@ void AppendGaps(std::span<const uint32_t> positions, Bytes* out);
 
 // Appends the units of `chunk` at `positions`.
 void AppendUnits(ByteSpan chunk, std::span<const uint32_t> positions, int unit_bytes, Bytes* out);
+
+// The positions of exactly `count` gaps. False, with `positions` unspecified, if `gaps` is
+// malformed or leaves a chunk of `chunk_units`.
+bool ReadGaps(ByteSpan gaps, size_t count, uint64_t chunk_units, std::vector<uint32_t>* positions);
 
 // Writes `units`, one for each gap, into `chunk`. False if `gaps` is malformed, leaves the chunk or
 // does not hold just as many as `units`; `chunk` is then written in part.

@@ -51,6 +51,26 @@ TEST_P(SparseTest, ScatterPutsBackJustTheUnitsThatWereTaken) {
   EXPECT_EQ(found, expected);
 }
 
+TEST_P(SparseTest, PositionsAreReadBack) {
+  const auto& [row, unit_bytes] = GetParam();
+  Bytes gaps;
+  AppendGaps(row.positions, &gaps);
+  std::vector<uint32_t> found;
+  EXPECT_TRUE(ReadGaps(gaps, row.positions.size(), 1000, &found));
+  EXPECT_EQ(found, row.positions);
+}
+
+TEST(SparseTest, ReadsNoPositionsThatDoNotFit) {
+  std::vector<uint32_t> found;
+  EXPECT_TRUE(ReadGaps(Bytes{3}, 1, 4, &found));
+  EXPECT_FALSE(ReadGaps(Bytes{4}, 1, 4, &found)) << "behind the end";
+  EXPECT_FALSE(ReadGaps(Bytes{3, 0}, 2, 4, &found)) << "one more behind the last";
+  EXPECT_FALSE(ReadGaps(Bytes{0xff, 0xff, 0xff, 0xff, 0x7f}, 1, 4, &found)) << "far behind";
+  EXPECT_FALSE(ReadGaps(Bytes{0, 0}, 1, 4, &found)) << "more gaps than said";
+  EXPECT_FALSE(ReadGaps(Bytes{}, 1, 4, &found)) << "fewer";
+  EXPECT_FALSE(ReadGaps(Bytes{0x80}, 1, 4, &found)) << "a gap that ends early";
+}
+
 TEST(SparseTest, RefusesPositionsThatDoNotFit) {
   const Bytes one = {7};
   Bytes chunk(4);
