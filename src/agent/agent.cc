@@ -66,7 +66,7 @@ class PullRun {
  public:
   PullRun(os::World& world, const Agent::OpenStore& open_store, const AgentOptions& options,
           VersionSource& source, std::string path, std::string seed_path,
-          std::function<void(int64_t, int64_t)> progress)
+          std::function<Status(int64_t, int64_t)> progress)
       : world_(world),
         options_(options),
         source_(source),
@@ -364,7 +364,7 @@ class PullRun {
   VersionSource& source_;
   const std::string path_;
   const std::string seed_path_;
-  const std::function<void(int64_t, int64_t)> progress_;
+  const std::function<Status(int64_t, int64_t)> progress_;
   transfer::Fetchers fetchers_;
   LeaseKeeper lease_;
 
@@ -382,7 +382,7 @@ Agent::Agent(os::World& world, OpenStore open_store, AgentOptions options)
 
 Result<PullReport> Agent::Pull(VersionSource& source, const std::string& path,
                                const std::string& seed_path,
-                               const std::function<void(int64_t, int64_t)>& progress) {
+                               const std::function<Status(int64_t, int64_t)>& progress) {
   std::string absolute = WC_TRY(world_.fs.Absolute(path));
   while (absolute.size() > 1 && absolute.ends_with('/')) absolute.pop_back();
   const std::string name = os::BaseName(absolute);

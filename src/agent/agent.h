@@ -79,13 +79,13 @@ class Agent {
   // proven against the version's tensor digests and root. On error the image is what it was.
   // One pull at a time per image: others wait. An image that cannot be recovered is laid anew.
   //   `seed_path`: a checkpoint directory whose root is v0's, or "". `progress`: (done, total)
-  //   bytes, from any thread, one call at a time.
+  //   bytes, from any thread, one call at a time; its error stops the pull and is the result.
   // Errors: kUnavailable (no start for the chain: says whether a seed or a full version would do;
   // store unreachable), kResourceExhausted (disk, journal budget; before work begins), kConflict
   // (not an image, other inventory), kDeadlineExceeded (readers, or another pull), kDataLoss.
   Result<PullReport> Pull(VersionSource& source, const std::string& path,
                           const std::string& seed_path,
-                          const std::function<void(int64_t, int64_t)>& progress = {});
+                          const std::function<Status(int64_t, int64_t)>& progress = {});
 
  private:
   os::World& world_;

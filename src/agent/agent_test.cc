@@ -328,13 +328,13 @@ TEST_F(AgentTest, AnImageThatChangesUnderThePullIsDetected) {
       world(), [&](const std::string&) -> Result<store::Store*> { return &line_.store(); },
       TestOptions());
   const auto report = agent.Pull(source, kImage, "", [&](int64_t done, int64_t total) {
-    if (done < total) return;
+    if (done < total) return Ok();
     const auto path = directory.weight_path(0);
     const auto file = fs().OpenFile(path, os::Open::kReadWrite).value();
     Bytes byte(1);
-    ASSERT_TRUE(file->Read(file->Size().value() - 1, byte).ok());
+    EXPECT_TRUE(file->Read(file->Size().value() - 1, byte).ok());
     byte[0] ^= 0x40;
-    ASSERT_TRUE(file->Write(file->Size().value() - 1, byte).ok());
+    return file->Write(file->Size().value() - 1, byte);
   });
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.error().code, Code::kDataLoss) << report.error().message;
@@ -371,6 +371,29 @@ TEST_F(AgentTest, APullWaitsForTheOneBeforeIt) {
   EXPECT_EQ(error.code, Code::kDeadlineExceeded);
   EXPECT_THAT(error.message, HasSubstr("another pull"));
   ASSERT_TRUE(lock->Unlock().ok());
+  PullOk(5);
+}
+
+TEST_F(AgentTest, AnErrorOfProgressStopsThePullAndLeavesTheImage) {
+  const auto pull = [&](size_t number) {
+    LineSource source(line_, number);
+    Agent agent(
+        world(), [&](const std::string&) -> Result<store::Store*> { return &line_.store(); },
+        TestOptions());
+    int calls = 0;
+    const auto report = agent.Pull(source, kImage, "", [&](int64_t, int64_t) {
+      ++calls;
+      return Status(Error{Code::kAborted, "enough"});
+    });
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(source.leases, 0);
+    return report.ok() ? Error{} : report.error();
+  };
+  EXPECT_THAT(pull(3).message, HasSubstr("enough"));  // laid beside
+  EXPECT_FALSE(fs().Exists(kImage).value());
+  PullOk(4);
+  EXPECT_THAT(pull(5).message, HasSubstr("enough"));  // by journal
+  EXPECT_EQ(Number(), 4);
   PullOk(5);
 }
 
@@ -417,8 +440,10 @@ TEST_F(AgentTest, AFullDiskAtAnyPointLeavesTheImage) {
     Agent agent(
         world(), [&](const std::string&) -> Result<store::Store*> { return &line_.store(); },
         TestOptions());
-    const auto report =
-        agent.Pull(source, kImage, "", [&](int64_t, int64_t) { machine_.SetFreeBytes(taken); });
+    const auto report = agent.Pull(source, kImage, "", [&](int64_t, int64_t) {
+      machine_.SetFreeBytes(taken);
+      return Ok();
+    });
     machine_.SetFreeBytes(-1);
     if (report.ok()) {
       EXPECT_GT(taken, 0);

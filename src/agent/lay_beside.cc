@@ -227,8 +227,7 @@ class Layer {
     MutexLock lock(mu_);
     sums_[Size(tensor)] = sums_[Size(tensor)] + digest;
     done_ += run.bytes;
-    if (request_.progress) request_.progress(done_, inventory_.bytes());
-    return Ok();
+    return request_.progress ? request_.progress(done_, inventory_.bytes()) : Ok();
   }
 
   Status CheckDigests() const {

@@ -38,8 +38,8 @@ struct LayRequest {
   const tensor::HfDirectory* base = nullptr;       // null if the chain starts full
   const tensor::HfDirectory* layout_of = nullptr;  // take its weight files' layout; null: plan one
   SideSources side_sources;
-  std::function<void()> tick;                      // called between batches, from any thread
-  std::function<void(int64_t, int64_t)> progress;  // bytes done, in all
+  std::function<void()> tick;                        // called between batches, from any thread
+  std::function<Status(int64_t, int64_t)> progress;  // bytes done, in all; an error stops
 };
 
 struct LayTimes {

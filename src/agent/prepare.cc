@@ -181,8 +181,7 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
         &worker.gained));
     MutexLock lock(mu);
     done += request.batches[item].payload_bytes;
-    if (request.progress) request.progress(done, total);
-    return Ok();
+    return request.progress ? request.progress(done, total) : Ok();
   };
   WC_TRY(ParallelFor(request.batches.size(), threads, replay));
   WC_TRY(writer->Finish(IsHost(request.to)));

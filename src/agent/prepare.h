@@ -58,8 +58,8 @@ struct PrepareRequest {
   const transfer::Chain& chain;
   const std::vector<transfer::ReplayBatch>& batches;
   int threads = 0;
-  std::function<void()> tick;                      // called between batches, from any thread
-  std::function<void(int64_t, int64_t)> progress;  // payload bytes done, in all
+  std::function<void()> tick;                        // called between batches, from any thread
+  std::function<Status(int64_t, int64_t)> progress;  // payload bytes done, in all; an error stops
 };
 struct Prepared {
   int64_t journal_bytes = 0;

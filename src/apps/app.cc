@@ -2,29 +2,11 @@
 
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 
 #include "apps/command.h"
 #include "base/text.h"
-#include "catalog/sql/sqlite.h"
-#include "store/directory_store.h"
 
 namespace weightcast::apps {
-namespace {
-
-// The rest of `url` after `scheme`, or nothing.
-std::optional<std::string> AfterScheme(const std::string& url, std::string_view scheme) {
-  if (!url.starts_with(scheme)) return std::nullopt;
-  return url.substr(scheme.size());
-}
-
-Result<std::string> AbsolutePath(const std::string& url, const std::string& path) {
-  if (path.empty()) return Error{Code::kInvalidArgument, Quoted(url) + ": the path is missing"};
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
-
-}  // namespace
-
 void App::Emit(Json document, const std::string& text) {
   WC_CHECK(document_.is_null());
   document_ = std::move(document);
@@ -77,32 +59,6 @@ Status App::CheckEmpty(const std::string& path) {
   if (names.empty()) return Ok();
   return Error{Code::kConflict,
                path + ": expected an empty directory, or none; it has " + JoinNames(names)};
-}
-
-Result<std::unique_ptr<catalog::Catalog>> App::OpenCatalog(const std::string& url, bool create) {
-  if (const auto path = AfterScheme(url, "sqlite:")) {
-    const std::string absolute = WC_TRY(AbsolutePath(url, *path));
-    if (!create && !WC_TRY(world_.fs.Exists(absolute))) {
-      return Error{Code::kUnavailable,
-                   "catalog " + Quoted(url) + " is not reachable: there is no file " + absolute};
-    }
-    return catalog::OpenSqliteCatalog(world_, absolute, {.create = create});
-  }
-  return Error{Code::kInvalidArgument,
-               "catalog " + Quoted(url) + ": expected sqlite:PATH (a file on this host)"};
-}
-
-Result<store::Store*> App::OpenStore(const std::string& url) {
-  const auto path = AfterScheme(url, "file:");
-  if (!path) {
-    return Error{Code::kInvalidArgument, "store " + Quoted(url) + ": expected file:PATH"};
-  }
-  const std::string absolute = WC_TRY(AbsolutePath(url, *path));
-  for (const auto& [known, store] : stores_) {
-    if (known == absolute) return store.get();
-  }
-  stores_.emplace_back(absolute, WC_TRY(store::DirectoryStore::Open(world_, absolute)));
-  return stores_.back().second.get();
 }
 
 std::string BytesText(int64_t bytes) {

@@ -127,15 +127,16 @@ Status Rebuild(App& app, const std::string& store_url, const std::string& catalo
     bad_names.push_back(b.key + ": " + b.why);
   }
   const std::string incarnation = WC_TRY(catalog->Incarnation());
-  app.Emit({{"incarnation", incarnation},
-            {"restored", restored},
-            {"skipped", skipped},
-            {"bad", bad_json},
-            {"lost", {"aliases", "pins", "leases", "attempts that were not READY"}}},
-           std::to_string(restored) + " versions restored, " + std::to_string(skipped) +
-               " were there already, " + std::to_string(bad.size()) +
-               " bad\nlost with the old catalog: aliases, pins, leases, attempts that were not "
-               "READY\ntrainers must open a new epoch\n");
+  app.Emit(
+      {{"incarnation", incarnation},
+       {"restored", restored},
+       {"skipped", skipped},
+       {"bad", bad_json},
+       {"lost", {"aliases", "pins", "leases", "rounds", "attempts that were not READY"}}},
+      std::to_string(restored) + " versions restored, " + std::to_string(skipped) +
+          " were there already, " + std::to_string(bad.size()) +
+          " bad\nlost with the old catalog: aliases, pins, leases, rounds, attempts that were not "
+          "READY\ntrainers must open a new epoch\n");
   if (bad.empty()) return Ok();
   return Error{Code::kDataLoss, "not restored: " + JoinNames(bad_names)};
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/flags.h"
+#include "apps/wiring.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "catalog/catalog.h"
@@ -18,7 +19,7 @@ namespace weightcast::apps {
 // Shared by all commands of one invocation.
 class App {
  public:
-  explicit App(os::World& world) : world_(world) {}
+  explicit App(os::World& world) : world_(world), stores_(world) {}
 
   os::World& world() { return world_; }
   bool json() const { return json_; }
@@ -40,18 +41,19 @@ class App {
   // Errors: kConflict if there is anything in the directory `path`, naming it.
   Status CheckEmpty(const std::string& path);
 
-  // "sqlite:PATH". Errors: kInvalidArgument for a scheme that is not built in, naming those that
-  // are; kUnavailable if it is not there and is not to be created.
-  Result<std::unique_ptr<catalog::Catalog>> OpenCatalog(const std::string& url, bool create = true);
-  // "file:PATH"; relative paths are made absolute. Opened once, lives as long as the App.
-  Result<store::Store*> OpenStore(const std::string& url);
+  // wiring.h, with the world of this invocation; stores live as long as the App.
+  Result<std::unique_ptr<catalog::Catalog>> OpenCatalog(const std::string& url,
+                                                        bool create = true) {
+    return apps::OpenCatalog(world_, url, create);
+  }
+  Result<store::Store*> OpenStore(const std::string& url) { return stores_.Open(url); }
 
  private:
   os::World& world_;
   bool json_ = false;
   Json document_;  // null until Emit
   std::string self_;
-  std::vector<std::pair<std::string, std::unique_ptr<store::Store>>> stores_;
+  Stores stores_;
 };
 
 // A row of the command table. `setup` declares the flags (their values live in what it captures)
@@ -71,6 +73,7 @@ std::vector<Command> AliasCommands();    // alias
 std::vector<Command> CatalogCommands();  // catalog rebuild
 std::vector<Command> DiffCommands();     // diff, inspect
 std::vector<Command> BridgeCommands();   // convert, plan, trace
+std::vector<Command> RoundCommands();    // round
 std::vector<Command> BenchCommands();    // bench codec, bench generate
 std::vector<Command> DemoCommands();
 

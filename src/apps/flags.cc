@@ -70,6 +70,12 @@ Flags& Flags::Texts(const std::string& name, std::vector<std::string>* values,
   return *this;
 }
 
+Flags& Flags::RequiredList(const std::string& name, std::vector<std::string>* values,
+                           const std::string& help) {
+  Add(name, values, help)->check(NotEmpty())->required()->delimiter(',');
+  return *this;
+}
+
 Flags& Flags::Choice(const std::string& name, std::string* value,
                      const std::vector<std::string>& of, const std::string& help) {
   Add(name, value, help)->check(CLI::IsMember(of))->capture_default_str();

@@ -33,6 +33,9 @@ class Flags {
   Flags& Text(const std::string& name, std::string* value, const std::string& help);
   Flags& RequiredText(const std::string& name, std::string* value, const std::string& help);
   Flags& Texts(const std::string& name, std::vector<std::string>* values, const std::string& help);
+  // One or more after the flag, or separated by commas: "--engines A B", WEIGHTCAST_ENGINES=A,B.
+  Flags& RequiredList(const std::string& name, std::vector<std::string>* values,
+                      const std::string& help);
   // One of a few words; anything else is a usage error that lists them.
   Flags& Choice(const std::string& name, std::string* value, const std::vector<std::string>& of,
                 const std::string& help);

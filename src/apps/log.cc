@@ -3,6 +3,7 @@
 #include <map>
 
 #include "apps/command.h"
+#include "apps/reports.h"
 #include "apps/run_choice.h"
 #include "base/text.h"
 
@@ -22,12 +23,6 @@ std::string TimeText(int64_t unix_ms) {
   return {text, length};
 }
 
-double Density(const Version& version) {
-  if (version.stats.elements == 0) return 0;
-  return static_cast<double>(version.stats.changed_elements) /
-         static_cast<double>(version.stats.elements);
-}
-
 std::vector<std::string> AliasesOf(const std::map<std::string, VersionUid>& aliases,
                                    const VersionUid& uid) {
   std::vector<std::string> names;
@@ -35,28 +30,6 @@ std::vector<std::string> AliasesOf(const std::map<std::string, VersionUid>& alia
     if (version == uid) names.push_back(name);
   }
   return names;
-}
-
-// What log says of each version; show says more.
-Json ToJson(const Run& run, const Version& version, const std::vector<std::string>& aliases) {
-  Json labels = Json::object();
-  for (const auto& [name, value] : version.labels) labels[name] = value;
-  return {{"run", run.name},
-          {"number", version.number},
-          {"uid", version.uid.hex()},
-          {"epoch", version.epoch.value},
-          {"kind", catalog::KindName(version.kind)},
-          {"state", catalog::StateName(version.state)},
-          {"base", version.base.empty() ? "" : version.base.hex()},
-          {"root", version.root.empty() ? "" : version.root.hex()},
-          {"created", static_cast<double>(version.created_unix_ms) / 1000},
-          {"wire_bytes", version.stats.wire_bytes},
-          {"density", Density(version)},
-          {"step", version.step_token},
-          {"store", version.store_url},
-          {"failure", version.failure},
-          {"labels", labels},
-          {"aliases", aliases}};
 }
 
 std::string ToLine(const Version& version, const std::vector<std::string>& aliases) {

@@ -36,7 +36,7 @@ constexpr const char* kExitCodes =
 std::vector<Command> AllCommands() {
   std::vector<Command> all;
   for (auto part : {PublishCommands, PullCommands, LogCommands, AliasCommands, CatalogCommands,
-                    DiffCommands, BridgeCommands, BenchCommands, DemoCommands}) {
+                    DiffCommands, BridgeCommands, RoundCommands, BenchCommands, DemoCommands}) {
     for (Command& command : part()) all.push_back(std::move(command));
   }
   return all;

@@ -41,48 +41,77 @@ Result<trainer::ShardSet> ModelSource::OpenShards(os::World& world, RankId rank)
       own, rank);
 }
 
-Result<ModelSource> OpenHfSource(os::World& world, const std::string& path,
-                                 const SourceOptions& options) {
+SourceOptions ReferenceOf(const catalog::Run* run, const tensor::HfDirectory* seed,
+                          std::vector<std::string> carry) {
+  SourceOptions options;
+  if (run != nullptr) {
+    options.reference = run->inventory;
+    for (const int32_t index : run->carried) {
+      options.carry.push_back((*run->inventory)[static_cast<size_t>(index)].name);
+    }
+  } else if (seed != nullptr) {
+    options.reference = seed->inventory();
+    options.carry = std::move(carry);
+  }
+  return options;
+}
+
+Result<ModelSource> PlanForTensors(std::shared_ptr<const tensor::Inventory> inventory,
+                                   const std::string& name, const SourceOptions& options) {
   ModelSource source;
-  source.directory = WC_TRY(tensor::HfDirectory::Open(world.fs, path).With(path));
-  source.side_files = path;
   std::shared_ptr<const tensor::Inventory> expected = options.reference;
   if (expected != nullptr && !options.carry.empty()) {
     source.carried = WC_TRY(CarriedNames(*expected, options.carry));
     expected = WC_TRY(Without(*expected, source.carried));
   }
-  const tensor::Inventory& found = *source.directory->inventory();
-  if (expected != nullptr && !(*expected == found)) {
-    return Error{Code::kConflict, path + ": other tensors than the run's: " +
-                                      tensor::DifferenceText(*expected, found)};
+  if (expected != nullptr && !(*expected == *inventory)) {
+    return Error{Code::kConflict, name + ": other tensors than the run's: " +
+                                      tensor::DifferenceText(*expected, *inventory)};
   }
-  source.plan =
-      std::make_shared<const layout::Plan>(layout::IdentityPlan(source.directory->inventory()));
+  source.plan = std::make_shared<const layout::Plan>(layout::IdentityPlan(std::move(inventory)));
+  return source;
+}
+
+Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
+                                 const bridge::MegatronConfig& trainer,
+                                 const SourceOptions& options) {
+  bridge::CompileOptions compile{.reference = options.reference, .carry = options.carry};
+  compile.vocab_rows = options.vocab_rows;
+  const bridge::CompiledPlan compiled = WC_TRY(bridge::CompilePlan(model, trainer, compile));
+  ModelSource source;
+  source.topology = trainer.topology;
+  source.vocab_rows = options.vocab_rows;
+  source.plan = compiled.plan;
+  source.carried = compiled.carried;
+  return source;
+}
+
+Result<ModelSource> OpenHfSource(os::World& world, const std::string& path,
+                                 const SourceOptions& options) {
+  tensor::HfDirectory directory = WC_TRY(tensor::HfDirectory::Open(world.fs, path).With(path));
+  ModelSource source = WC_TRY(PlanForTensors(directory.inventory(), path, options));
+  source.directory = std::move(directory);
+  source.side_files = path;
   return source;
 }
 
 Result<ModelSource> OpenShardSource(os::World& world, const std::string& directory,
                                     const std::string& config, const SourceOptions& options) {
-  ModelSource source;
-  source.shards = WC_TRY(bridge::OpenShardDir(world.fs, directory, config));
-  source.side_files = os::ParentPath(source.shards->config_path);
-  source.topology = source.shards->trainer.topology;
-  bridge::CompileOptions compile{.reference = options.reference, .carry = options.carry};
-  compile.vocab_rows = options.vocab_rows;
-  if (options.rank && *options.rank >= source.topology.world) {
+  bridge::ShardDir shards = WC_TRY(bridge::OpenShardDir(world.fs, directory, config));
+  const int32_t world_size = shards.trainer.topology.world;
+  if (options.rank && *options.rank >= world_size) {
     return Error{Code::kInvalidArgument, "--rank " + std::to_string(*options.rank) +
-                                             ": the layout has " +
-                                             std::to_string(source.topology.world) + " ranks"};
+                                             ": the layout has " + std::to_string(world_size) +
+                                             " ranks"};
   }
-  if (compile.vocab_rows == 0 && options.rank) {
-    compile.vocab_rows =
-        WC_TRY(VocabRowsOfRank(world, *source.shards, RankId{static_cast<int32_t>(*options.rank)}));
+  SourceOptions told = options;
+  if (told.vocab_rows == 0 && told.rank) {
+    told.vocab_rows =
+        WC_TRY(VocabRowsOfRank(world, shards, RankId{static_cast<int32_t>(*told.rank)}));
   }
-  const bridge::CompiledPlan compiled = WC_TRY(
-      bridge::CompilePlan(source.shards->model, source.shards->trainer, compile).With(directory));
-  source.vocab_rows = compile.vocab_rows;
-  source.plan = compiled.plan;
-  source.carried = compiled.carried;
+  ModelSource source = WC_TRY(PlanForRanks(shards.model, shards.trainer, told).With(directory));
+  source.side_files = os::ParentPath(shards.config_path);
+  source.shards = std::move(shards);
   return source;
 }
 
@@ -100,18 +129,6 @@ Result<std::vector<std::string>> CarriedNames(const tensor::Inventory& inventory
     }
   }
   return std::vector<std::string>(names.begin(), names.end());
-}
-
-layout::ChunkList ChunksInRun(const tensor::Inventory& run, const layout::Plan& plan, RankId rank) {
-  layout::ChunkList list =
-      layout::CutIntoChunks(*plan.inventory, plan.ranks[static_cast<size_t>(rank.value)]);
-  // Both inventories are sorted by name: the order of the chunks stays.
-  for (layout::Chunk& chunk : list.chunks) {
-    const int64_t index = run.Find((*plan.inventory)[static_cast<size_t>(chunk.tensor)].name);
-    WC_CHECK(index >= 0);
-    chunk.tensor = static_cast<int32_t>(index);
-  }
-  return list;
 }
 
 }  // namespace weightcast::apps

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bridge/hf_config.h"
+#include "bridge/megatron_config.h"
 #include "bridge/shard_dir.h"
+#include "catalog/catalog.h"
 #include "layout/cells.h"
 #include "layout/plan.h"
 #include "layout/topology.h"
@@ -41,6 +44,20 @@ struct ModelSource {
   std::optional<bridge::ShardDir> shards;        // or Megatron's ranks
 };
 
+// What the tensors of a source are compared with: the run's own inventory, where the run is there
+// (what is carried was decided when it began), else the seed's, if one is given.
+SourceOptions ReferenceOf(const catalog::Run* run, const tensor::HfDirectory* seed,
+                          std::vector<std::string> carry);
+
+// One writer that holds whole canonical tensors. Errors: kConflict naming the difference to the
+// reference. `name`: of the source, for messages.
+Result<ModelSource> PlanForTensors(std::shared_ptr<const tensor::Inventory> inventory,
+                                   const std::string& name, const SourceOptions& options);
+// Megatron's ranks, known by their configs alone. Errors: as bridge::CompilePlan.
+Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
+                                 const bridge::MegatronConfig& trainer,
+                                 const SourceOptions& options);
+
 Result<ModelSource> OpenHfSource(os::World& world, const std::string& path,
                                  const SourceOptions& options);
 // `config`: path of the model's config.json; "": DIR/../hf_source/config.json.
@@ -50,8 +67,5 @@ Result<ModelSource> OpenShardSource(os::World& world, const std::string& directo
 // Tensors that match one of the patterns. Errors: kInvalidArgument for a pattern without a match.
 Result<std::vector<std::string>> CarriedNames(const tensor::Inventory& inventory,
                                               const std::vector<std::string>& patterns);
-
-// A rank's chunks with tensor indices of the run's inventory (the plan's lacks carried tensors).
-layout::ChunkList ChunksInRun(const tensor::Inventory& run, const layout::Plan& plan, RankId rank);
 
 }  // namespace weightcast::apps

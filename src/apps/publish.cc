@@ -1,13 +1,14 @@
 // publish: one writer, all ranks, or one rank.
 #include <algorithm>
-#include <cstdlib>
 
 #include "apps/command.h"
 #include "apps/model_source.h"
 #include "apps/process.h"
+#include "apps/reports.h"
+#include "apps/wiring.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "trainer/publisher.h"
+#include "trainer/job.h"
 #include "trainer/seed.h"
 
 namespace weightcast::apps {
@@ -97,46 +98,6 @@ Status CheckElements(const tensor::HfDirectory& model) {
                                        " empty tensors"};
 }
 
-// $XDG_STATE_HOME/weightcast/<run uid>, as docs/cli.md says.
-std::string DefaultBaseline(const RunUid& run) {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base = state != nullptr && *state != '\0' ? state
-                           : home != nullptr                  ? std::string(home) + "/.local/state"
-                                                              : "/var/tmp";
-  return base + "/weightcast/" + run.hex();
-}
-
-Json ToJson(const catalog::Run& run, const catalog::Version& version,
-            const trainer::PublishReport& report) {
-  const catalog::PublishStats& stats = report.stats;
-  const double density = stats.elements > 0 ? static_cast<double>(stats.changed_elements) /
-                                                  static_cast<double>(stats.elements)
-                                            : 0.0;
-  return {{"run", run.name},
-          {"number", version.number},
-          {"uid", version.uid.hex()},
-          {"epoch", version.epoch.value},
-          {"kind", catalog::KindName(version.kind)},
-          {"state", catalog::StateName(version.state)},
-          {"base", version.base.empty() ? Json() : Json(version.base.hex())},
-          {"root", version.root.empty() ? Json() : Json(version.root.hex())},
-          {"elements", stats.elements},
-          {"changed_elements", stats.changed_elements},
-          {"density", density},
-          {"payload_bytes", stats.payload_bytes},
-          {"wire_bytes", stats.wire_bytes},
-          {"baseline_rebuilt", report.baseline_rebuilt},
-          {"already", report.already},
-          {"seconds",
-           {{"diff", report.seconds_diff},
-            {"encode", report.seconds_encode},
-            {"stall", report.seconds_stall},
-            {"store", report.seconds_store},
-            {"announce", report.seconds_announce},
-            {"total", report.seconds_total}}}};
-}
-
 std::string ToText(const catalog::Run& run, const catalog::Version& version,
                    const trainer::PublishReport& report) {
   const catalog::PublishStats& stats = report.stats;
@@ -186,21 +147,28 @@ class Publish {
 
  private:
   Status SeedOnly() {
-    const std::vector<std::string> carried =
-        WC_TRY(CarriedNames(*seed_->inventory(), flags_.carry));
-    const trainer::RegisteredSeed seed = WC_TRY(Register(carried));
-    app_.Emit(ToJson(seed.run, seed.version, {}), ToText(seed.run, seed.version, {}));
+    const trainer::RunStart start = Start(WC_TRY(CarriedNames(*seed_->inventory(), flags_.carry)));
+    const trainer::RegisteredSeed seed =
+        WC_TRY(trainer::RegisterSeed(app_.world(), *catalog_, *store_, *seed_,
+                                     {.run_name = start.name,
+                                      .carried = start.carried,
+                                      .threads = start.threads,
+                                      .progress = start.progress}));
+    const trainer::PublishReport moved_nothing;
+    app_.Emit(ToJson(seed.run, seed.version, moved_nothing),
+              ToText(seed.run, seed.version, moved_nothing));
     return Ok();
   }
 
-  Result<trainer::RegisteredSeed> Register(const std::vector<std::string>& carried) {
-    const int64_t total = seed_->inventory()->bytes();
-    return trainer::RegisterSeed(
-        app_.world(), *catalog_, *store_, *seed_,
-        {.run_name = flags_.run,
-         .carried = carried,
-         .threads = static_cast<int>(flags_.threads),
-         .progress = [&](int64_t done) { app_.Progress("seed", done, total); }});
+  trainer::RunStart Start(std::vector<std::string> carried) {
+    const int64_t total = seed_ ? seed_->inventory()->bytes() : 0;
+    trainer::RunStart start;
+    start.name = flags_.run;
+    start.seed = seed_ ? &*seed_ : nullptr;
+    start.carried = std::move(carried);
+    start.threads = static_cast<int>(flags_.threads);
+    start.progress = [this, total](int64_t done) { app_.Progress("seed", done, total); };
+    return start;
   }
 
   // The reference that the produced names must fit: the run's own inventory, else the seed's.
@@ -208,20 +176,10 @@ class Publish {
     Result<catalog::Run> existing = catalog_->FindRun(flags_.run);
     if (!existing.ok() && existing.error().code != Code::kNotFound) return existing.error();
     if (existing.ok()) run_ = *existing;
-    SourceOptions options{.reference = nullptr,
-                          .carry = {},
-                          .vocab_rows = flags_.vocab_rows,
-                          .rank = flags_.rank.value_or(0)};
-    if (run_) {
-      // What is carried was decided when the run began.
-      options.reference = run_->inventory;
-      for (const int32_t index : run_->carried) {
-        options.carry.push_back((*run_->inventory)[static_cast<size_t>(index)].name);
-      }
-    } else if (seed_) {
-      options.reference = seed_->inventory();
-      options.carry = flags_.carry;
-    }
+    SourceOptions options =
+        ReferenceOf(run_ ? &*run_ : nullptr, seed_ ? &*seed_ : nullptr, flags_.carry);
+    options.vocab_rows = flags_.vocab_rows;
+    options.rank = flags_.rank.value_or(0);
     source_ = WC_TRY(flags_.shards.empty()
                          ? OpenHfSource(app_.world(), flags_.model, options)
                          : OpenShardSource(app_.world(), flags_.shards, flags_.config, options));
@@ -230,13 +188,9 @@ class Publish {
 
   Status OpenRun() {
     if (!flags_.fork.empty()) return Fork();
-    if (run_ && catalog_->FindVersion(run_->uid, "0").ok()) return Ok();
-    if (seed_) {
-      run_ = WC_TRY(Register(source_.carried)).run;
-    } else if (!run_) {
-      run_ = WC_TRY(catalog_->OpenRun(
-          {.name = flags_.run, .inventory = source_.plan->inventory, .carried = {}}));
-    }
+    trainer::RunStart start = Start(source_.carried);
+    start.inventory = source_.plan->inventory;
+    run_ = WC_TRY(trainer::BeginRun(app_.world(), *catalog_, *store_, start));
     return Ok();
   }
 
@@ -323,22 +277,14 @@ class Publish {
       FailAttempt("rank " + std::to_string(rank.value) + ": " + shards.error().message);
       return shards.error();
     }
-    const layout::ChunkList chunks = ChunksInRun(*run_->inventory, *source_.plan, rank);
-    const PlanHash plan = source_.plan->Hash();
-    const std::string directory =
-        (flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline) + "/" +
-        plan.brief() + "-r" + std::to_string(rank.value);
-    const std::string identity =
-        run_->uid.hex() + " " + plan.hex() + " " + std::to_string(rank.value);
-    trainer::Baseline baseline =
-        WC_TRY(trainer::Baseline::Open(app_.world(), directory, identity, chunks));
-    const trainer::PublishRequest request = WC_TRY(Request());
-    trainer::PublisherOptions options{.threads = static_cast<int>(flags_.threads)};
+    trainer::JobOptions options;
+    options.baseline = flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline;
+    options.threads = static_cast<int>(flags_.threads);
     if (seed_) options.seed = &*seed_;
     options.open_store = [&](const std::string& url) { return app_.OpenStore(url); };
-    const trainer::RankShare share{*run_, *source_.plan, rank, *shards, chunks, baseline};
-    const trainer::PublishReport report =
-        WC_TRY(trainer::PublishRank(app_.world(), *catalog_, *store_, share, request, options));
+    const auto job = WC_TRY(trainer::Job::Open(app_.world(), *catalog_, *store_, *run_,
+                                               source_.plan, rank, std::move(options)));
+    const trainer::PublishReport report = WC_TRY(job->Publish(*shards, WC_TRY(Request())));
     app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
     return Ok();
   }

@@ -1,6 +1,8 @@
 // pull and verify: an image directory moved to a version, and proven.
 #include "agent/agent.h"
 #include "apps/command.h"
+#include "apps/reports.h"
+#include "apps/verify_engine.h"
 #include "base/text.h"
 
 namespace weightcast::apps {
@@ -28,29 +30,6 @@ Result<std::pair<std::string, std::string>> SplitVersionUrl(const std::string& u
                  "--from " + Quoted(url) + ": expected STORE/runs/.../version.json"};
   }
   return std::pair(url.substr(0, runs), url.substr(runs + 1));
-}
-
-Json ToJson(const agent::PullReport& report, const std::string& run_name) {
-  Json chain = Json::array();
-  for (const VersionUid& uid : report.chain) chain.push_back(uid.hex());
-  Json sources = Json::object();
-  for (const auto& [kind, bytes] : report.sources) sources[kind] = bytes;
-  return {{"run", run_name},
-          {"number", report.number},
-          {"uid", report.version.hex()},
-          {"root", report.root.hex()},
-          {"how", report.how},
-          {"chain", chain},
-          {"fetched_bytes", report.fetched_bytes},
-          {"sources", sources},
-          {"journal_bytes", report.journal_bytes},
-          {"changed_elements", report.changed_units},
-          {"seconds",
-           {{"fetch", report.seconds_fetch},
-            {"verify", report.seconds_verify},
-            {"prepare", report.seconds_prepare},
-            {"apply", report.seconds_apply},
-            {"total", report.seconds_total}}}};
 }
 
 std::string ToText(const agent::PullReport& report, const std::string& run_name,
@@ -93,8 +72,10 @@ Status Pull(App& app, const PullFlags& flags) {
       },
       options);
   const agent::PullReport report =
-      WC_TRY(agent.Pull(*source, flags.image, flags.seed,
-                        [&](int64_t done, int64_t total) { app.Progress("pull", done, total); }));
+      WC_TRY(agent.Pull(*source, flags.image, flags.seed, [&](int64_t done, int64_t total) {
+        app.Progress("pull", done, total);
+        return Ok();
+      }));
   const std::string name = source->run().name;
   app.Emit(ToJson(report, name), ToText(report, name, flags.image));
   return Ok();
@@ -102,11 +83,20 @@ Status Pull(App& app, const PullFlags& flags) {
 
 struct VerifyFlags {
   std::string image;
+  std::string engine;
+  std::string run;
+  int64_t engine_seconds = 600;
   std::string catalog;
   int64_t threads = 0;
 };
 
 Status Verify(App& app, const VerifyFlags& flags) {
+  if (flags.image.empty() == flags.engine.empty()) {
+    return Error{Code::kInvalidArgument, "verify: expected IMAGE_DIR, or --engine URL"};
+  }
+  if (!flags.engine.empty()) {
+    return VerifyEngine(app, flags.engine, flags.catalog, flags.run, seconds(flags.engine_seconds));
+  }
   std::optional<std::vector<tensor::TensorDigest>> expected;
   if (!flags.catalog.empty()) {
     const std::unique_ptr<catalog::Catalog> catalog =
@@ -119,11 +109,7 @@ Status Verify(App& app, const VerifyFlags& flags) {
   const agent::VerifyReport report = WC_TRY(agent::VerifyImage(
       app.world(), flags.image, static_cast<int>(flags.threads), expected ? &*expected : nullptr,
       [&](int64_t done) { app.Progress("verify", done, done); }));
-  Json bad = report.tensors_bad;
-  const Json document = {{"root", report.root.hex()},   {"claimed", report.claimed.hex()},
-                         {"verified", report.verified}, {"bytes", report.bytes},
-                         {"tensors_bad", bad},          {"side_files_bad", report.side_files_bad},
-                         {"seconds", report.seconds}};
+  const Json document = ToJson(report);
   if (report.verified) {
     app.Emit(document, flags.image + ": verified, " + BytesText(report.bytes) + " at root " +
                            report.root.hex() + " in " + SecondsText(report.seconds) + "\n");
@@ -167,13 +153,19 @@ std::vector<Command> PullCommands() {
              .Argument("IMAGE_DIR", &v->image, "made if missing");
          return [v](App& app) { return Pull(app, *v); };
        }},
-      {"verify", "digest every byte of an image directory again",
+      {"verify", "digest every byte of an image directory again, or prove what an engine serves",
        "  weightcast verify /images/policy\n"
-       "  weightcast verify /images/policy --catalog sqlite:c.db\n",
+       "  weightcast verify /images/policy --catalog sqlite:c.db\n"
+       "  weightcast verify --engine http://host:8000 --catalog sqlite:c.db\n",
        [](Flags& f) {
          auto v = std::make_shared<VerifyFlags>();
-         f.Argument("IMAGE_DIR", &v->image, "an image made by pull")
-             .Text("--catalog", &v->catalog, "verify against the version that the image claims")
+         f.OptionalArgument("IMAGE_DIR", &v->image, "an image made by pull")
+             .Text("--engine", &v->engine, "http://HOST:PORT; proves its live parameters")
+             .Text("--run", &v->run, "the engine must serve a version of this run")
+             .Int("--engine-seconds", &v->engine_seconds, "how long the engine may take",
+                  kSecondsMax)
+             .Text("--catalog", &v->catalog,
+                   "verify against the version that image or engine claims")
              .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax);
          return [v](App& app) { return Verify(app, *v); };
        }},

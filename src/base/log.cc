@@ -4,16 +4,29 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <memory>
+
+#include "base/mutex.h"
 
 namespace weightcast {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
-LogSink g_sink;
+
+// Never destroyed: threads may still log while the process ends.
+struct SinkSlot {
+  Mutex mu;
+  std::shared_ptr<const LogSink> sink WC_GUARDED_BY(mu);
+};
+SinkSlot& Slot() {
+  static auto* slot = new SinkSlot;
+  return *slot;
+}
 
 spdlog::logger& StderrLogger() {
-  static spdlog::logger logger("weightcast", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  return logger;
+  static auto* logger =
+      new spdlog::logger("weightcast", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  return *logger;
 }
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
@@ -37,7 +50,11 @@ void SetLogLevel(LogLevel level) {
   StderrLogger().set_level(ToSpdlog(level));
 }
 
-void SetLogSink(LogSink sink) { g_sink = std::move(sink); }
+void SetLogSink(LogSink sink) {
+  auto next = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
+  MutexLock lock(Slot().mu);
+  Slot().sink.swap(next);
+}
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   if (level < g_level) return;
@@ -48,8 +65,13 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
     line += '=';
     line += field.value;
   }
-  if (g_sink) {
-    g_sink(level, line);
+  std::shared_ptr<const LogSink> sink;
+  {
+    MutexLock lock(Slot().mu);
+    sink = Slot().sink;
+  }
+  if (sink) {
+    (*sink)(level, line);
   } else {
     StderrLogger().log(ToSpdlog(level), line);
   }

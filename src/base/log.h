@@ -20,7 +20,7 @@ struct LogField {
 using LogSink = std::function<void(LogLevel, std::string_view line)>;
 
 void SetLogLevel(LogLevel level);
-void SetLogSink(LogSink sink);  // call before threads start
+void SetLogSink(LogSink sink);  // a line that is on its way still goes to the old one
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
 }  // namespace weightcast

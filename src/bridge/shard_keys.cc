@@ -1,6 +1,7 @@
 #include "bridge/shard_keys.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 
@@ -46,6 +47,27 @@ Result<std::vector<std::string>> CheckShardKeys(const layout::RankPlan& plan,
       "shard of rank " + std::to_string(rank.value) + " is not what the plan expects";
   for (const std::string& fault : faults) text += "; " + fault;
   return Error{Code::kInvalidData, text};
+}
+
+std::vector<tensor::TensorSpec> WithoutAliases(const layout::RankPlan& plan,
+                                               const std::vector<tensor::TensorSpec>& shard,
+                                               const SameTensor& same) {
+  const auto standing = [&](const std::string& name) -> const std::string& {
+    const auto it = same.find(name);
+    return it == same.end() ? name : it->second;
+  };
+  const auto known = [&](const std::string& name) {
+    return std::ranges::binary_search(plan.params, name, {}, &layout::Param::key);
+  };
+  std::set<std::string> covered;
+  for (const tensor::TensorSpec& spec : shard) {
+    if (known(spec.name)) covered.insert(standing(spec.name));
+  }
+  std::vector<tensor::TensorSpec> kept;
+  for (const tensor::TensorSpec& spec : shard) {
+    if (known(spec.name) || !covered.contains(standing(spec.name))) kept.push_back(spec);
+  }
+  return kept;
 }
 
 }  // namespace weightcast::bridge

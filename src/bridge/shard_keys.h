@@ -1,6 +1,7 @@
 // Does a rank's shard hold what the plan says it holds?
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,5 +18,14 @@ namespace weightcast::bridge {
 Result<std::vector<std::string>> CheckShardKeys(const layout::RankPlan& plan,
                                                 const std::vector<tensor::TensorSpec>& shard,
                                                 RankId rank);
+
+// Names of a shard that mean one tensor: each alias, and the name that stands for all of them.
+using SameTensor = std::map<std::string, std::string>;
+
+// The shard without the names that the plan does not know, where it knows another name of the same
+// tensor (an output layer that lists the embedding it is tied to). Nothing else is dropped.
+std::vector<tensor::TensorSpec> WithoutAliases(const layout::RankPlan& plan,
+                                               const std::vector<tensor::TensorSpec>& shard,
+                                               const SameTensor& same);
 
 }  // namespace weightcast::bridge

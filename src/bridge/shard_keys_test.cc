@@ -59,5 +59,18 @@ TEST(ShardKeys, AnEmptyShardMissesAll) {
   EXPECT_THAT(result.error().message, HasSubstr("missing: vp0/a, vp0/b"));
 }
 
+TEST(ShardKeys, OfTheNamesOfOneTensorThoseThatThePlanDoesNotKnowAreDropped) {
+  const std::vector<tensor::TensorSpec> shard = {
+      {"vp0/a", DType::kBf16, {2, 3}},   {"vp0/a_again", DType::kBf16, {2, 3}},
+      {"vp0/b_first", DType::kF32, {4}}, {"vp0/b", DType::kF32, {4}},
+      {"vp0/c", DType::kF32, {1}},       {"vp0/c_again", DType::kF32, {1}}};
+  const SameTensor same = {
+      {"vp0/a_again", "vp0/a"}, {"vp0/b", "vp0/b_first"}, {"vp0/c_again", "vp0/c"}};
+  std::vector<std::string> names;
+  for (const auto& spec : WithoutAliases(Rank(), shard, same)) names.push_back(spec.name);
+  // The plan knows neither c: both stay, to be complained about.
+  EXPECT_THAT(names, ElementsAre("vp0/a", "vp0/b", "vp0/c", "vp0/c_again"));
+}
+
 }  // namespace
 }  // namespace weightcast::bridge

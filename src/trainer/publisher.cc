@@ -69,6 +69,7 @@ class RankPublisher {
       }
     }
     report_.already = stands;
+    if (stands) ShardsAreFree();
     if (report_.version.state == catalog::VersionState::kStaging && request_.wait_ready) {
       const Result<catalog::Version> ready =
           WaitReady(world_, catalog_, report_.version.uid, *request_.wait_ready);
@@ -78,6 +79,16 @@ class RankPublisher {
     WC_TRY(SettlePending());
     report_.seconds_total = ToSeconds(world_.clock.Now() - start);
     return std::move(report_);
+  }
+
+  Status PrepareBase() {
+    WC_TRY(SettlePending());
+    const Result<catalog::Version> latest = catalog_.FindVersion(run_.uid, "latest");
+    if (!latest.ok()) {
+      return latest.error().code == Code::kNotFound ? Ok() : Status(latest.error());
+    }
+    report_.version.base = latest->uid;
+    return BringToBase();
   }
 
  private:
@@ -146,6 +157,7 @@ class RankPublisher {
       encoded = Encode();
     }
     const EncodeResult result = WC_TRY(std::move(encoded));
+    ShardsAreFree();
     return Announce(result);
   }
 
@@ -215,6 +227,10 @@ class RankPublisher {
     report_.seconds_encode = result.seconds_encode;
     report_.seconds_stall += ToSeconds(world_.clock.Now() - start);
     return result;
+  }
+
+  void ShardsAreFree() const {
+    if (options_.encoded) options_.encoded();
   }
 
   Status Announce(const EncodeResult& result) {
@@ -325,7 +341,7 @@ class RankPublisher {
   const ShardSet& shards_;
   Baseline& baseline_;
   const layout::ChunkList& chunks_;
-  const PublishRequest& request_;
+  const PublishRequest request_;
   const PublisherOptions& options_;
 
   PublishReport report_;
@@ -339,6 +355,11 @@ Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, s
                                   const RankShare& share, const PublishRequest& request,
                                   const PublisherOptions& options) {
   return RankPublisher(world, catalog, store, share, request, options).Run();
+}
+
+Status PrepareBase(os::World& world, catalog::Catalog& catalog, store::Store& store,
+                   const RankShare& share, const PublisherOptions& options) {
+  return RankPublisher(world, catalog, store, share, {}, options).PrepareBase();
 }
 
 Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,

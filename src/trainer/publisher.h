@@ -41,6 +41,9 @@ struct PublisherOptions {
   int64_t spool_bytes_max = 64 * kMiB;        // encoded bytes that wait for the upload, per object
   const tensor::HfDirectory* seed = nullptr;  // for a lost baseline, and for carried tensors
   OpenStore open_store;                       // of an older version, by its URL
+  // Called once nothing reads the shards any more, so that they may change while bytes are still on
+  // their way; not called where the publish fails before.
+  std::function<void()> encoded;
 };
 
 // What one rank publishes: its share of a plan of a run, where it lies, and what it was last.
@@ -67,7 +70,7 @@ struct PublishReport {
   double seconds_total = 0;
 };
 
-// Publishes a rank's share. The shards must not change meanwhile (the caller fences the step).
+// Publishes a rank's share. The shards must not change until `encoded` is called, or it returns.
 // `catalog` and `store` are shared by all ranks. A failed call is retried without harm: nothing of
 // it is visible until announced, objects have new random keys, and the baseline advances only when
 // the version is READY.
@@ -77,6 +80,11 @@ struct PublishReport {
 Result<PublishReport> PublishRank(os::World& world, catalog::Catalog& catalog, store::Store& store,
                                   const RankShare& share, const PublishRequest& request,
                                   const PublisherOptions& options);
+
+// Brings a rank's baseline to the latest READY version, if there is one; where nothing can rebuild
+// it, it is left at none. The shards are not read.
+Status PrepareBase(os::World& world, catalog::Catalog& catalog, store::Store& store,
+                   const RankShare& share, const PublisherOptions& options);
 
 // Writes version.json, create-only; fine if it is there. Anyone may, once READY.
 Status WriteVersionJson(catalog::Catalog& catalog, store::Store& store,
