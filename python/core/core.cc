@@ -289,13 +289,14 @@ class Publisher {
                                         .plan = source.plan->Hash(),
                                         .participants = trainer::Participants(*source.plan)}));
     trainer::JobOptions options;
+    options.plan = source.plan;
+    options.rank = RankId{arguments.rank};
     options.baseline =
         arguments.baseline.empty() ? apps::DefaultBaseline(run.uid) : arguments.baseline;
     options.threads = threads_;
     options.seed = start.seed;
     options.open_store = [this](const std::string& url) { return stores_.Open(url); };
-    job_ = Value(trainer::Job::Open(world, *catalog_, *store_, run, source.plan,
-                                    RankId{arguments.rank}, std::move(options)));
+    job_ = Value(trainer::Job::Open(world, *catalog_, *store_, run, std::move(options)));
   }
 
   std::vector<SpecRow> params() const {

@@ -278,12 +278,14 @@ class Publish {
       return shards.error();
     }
     trainer::JobOptions options;
+    options.plan = source_.plan;
+    options.rank = rank;
     options.baseline = flags_.baseline.empty() ? DefaultBaseline(run_->uid) : flags_.baseline;
     options.threads = static_cast<int>(flags_.threads);
     if (seed_) options.seed = &*seed_;
     options.open_store = [&](const std::string& url) { return app_.OpenStore(url); };
-    const auto job = WC_TRY(trainer::Job::Open(app_.world(), *catalog_, *store_, *run_,
-                                               source_.plan, rank, std::move(options)));
+    const auto job =
+        WC_TRY(trainer::Job::Open(app_.world(), *catalog_, *store_, *run_, std::move(options)));
     const trainer::PublishReport report = WC_TRY(job->Publish(*shards, WC_TRY(Request())));
     app_.Emit(ToJson(*run_, report.version, report), ToText(*run_, report.version, report));
     return Ok();

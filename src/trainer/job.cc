@@ -38,34 +38,30 @@ Result<catalog::Run> BeginRun(os::World& world, catalog::Catalog& catalog, store
 }
 
 Result<std::unique_ptr<Job>> Job::Open(os::World& world, catalog::Catalog& catalog,
-                                       store::Store& store, catalog::Run run,
-                                       std::shared_ptr<const layout::Plan> plan, RankId rank,
-                                       JobOptions options) {
-  if (rank.value < 0 || static_cast<size_t>(rank.value) >= plan->ranks.size()) {
-    return Error{Code::kInvalidArgument, "rank " + std::to_string(rank.value) +
+                                       store::Store& store, catalog::Run run, JobOptions options) {
+  const layout::Plan& plan = *options.plan;
+  const auto rank = static_cast<size_t>(options.rank.value);
+  if (options.rank.value < 0 || rank >= plan.ranks.size()) {
+    return Error{Code::kInvalidArgument, "rank " + std::to_string(options.rank.value) +
                                              ": the layout has " +
-                                             std::to_string(plan->ranks.size()) + " ranks"};
+                                             std::to_string(plan.ranks.size()) + " ranks"};
   }
-  layout::ChunkList chunks =
-      ChunksInRun(*run.inventory, *plan, plan->ranks[static_cast<size_t>(rank.value)]);
-  const PlanHash hash = plan->Hash();
-  const std::string number = std::to_string(rank.value);
+  layout::ChunkList chunks = ChunksInRun(*run.inventory, plan, plan.ranks[rank]);
+  const PlanHash hash = plan.Hash();
+  const std::string number = std::to_string(rank);
   Baseline baseline =
       WC_TRY(Baseline::Open(world, options.baseline + "/" + hash.brief() + "-r" + number,
                             run.uid.hex() + " " + hash.hex() + " " + number, chunks));
-  return std::unique_ptr<Job>(new Job(world, catalog, store, std::move(run), std::move(plan), rank,
-                                      std::move(chunks), std::move(baseline), std::move(options)));
+  return std::unique_ptr<Job>(new Job(world, catalog, store, std::move(run), std::move(chunks),
+                                      std::move(baseline), std::move(options)));
 }
 
 Job::Job(os::World& world, catalog::Catalog& catalog, store::Store& store, catalog::Run run,
-         std::shared_ptr<const layout::Plan> plan, RankId rank, layout::ChunkList chunks,
-         Baseline baseline, JobOptions options)
+         layout::ChunkList chunks, Baseline baseline, JobOptions options)
     : world_(world),
       catalog_(catalog),
       store_(store),
       run_(std::move(run)),
-      plan_(std::move(plan)),
-      rank_(rank),
       chunks_(std::move(chunks)),
       baseline_(std::move(baseline)),
       options_(std::move(options)) {}
@@ -79,7 +75,7 @@ PublisherOptions Job::publisher_options(const std::function<void()>& encoded) co
 }
 
 RankShare Job::share(const ShardSet& shards) {
-  return {run_, *plan_, rank_, shards, chunks_, baseline_};
+  return {run_, plan(), rank(), shards, chunks_, baseline_};
 }
 
 Result<PublishReport> Job::Publish(const ShardSet& shards, const PublishRequest& request,

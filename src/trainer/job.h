@@ -34,6 +34,8 @@ Result<catalog::Run> BeginRun(os::World& world, catalog::Catalog& catalog, store
                               const RunStart& start);
 
 struct JobOptions {
+  std::shared_ptr<const layout::Plan> plan;
+  RankId rank;
   std::string baseline;                       // directory; each rank and plan has its own below it
   int threads = 0;                            // 0: all CPUs
   int64_t spool_bytes_max = 64 * kMiB;        // encoded bytes that wait for the upload, per object
@@ -47,13 +49,12 @@ class Job {
   // Errors: as Baseline::Open; kInvalidArgument if the plan has no such rank.
   static Result<std::unique_ptr<Job>> Open(os::World& world, catalog::Catalog& catalog,
                                            store::Store& store, catalog::Run run,
-                                           std::shared_ptr<const layout::Plan> plan, RankId rank,
                                            JobOptions options);
 
   const catalog::Run& run() const { return run_; }
-  const layout::Plan& plan() const { return *plan_; }
-  RankId rank() const { return rank_; }
-  const layout::RankPlan& own() const { return plan_->ranks[static_cast<size_t>(rank_.value)]; }
+  const layout::Plan& plan() const { return *options_.plan; }
+  RankId rank() const { return options_.rank; }
+  const layout::RankPlan& own() const { return plan().ranks[static_cast<size_t>(rank().value)]; }
 
   // As PublishRank. `encoded`, if set, is called once the shards may change again, at the latest
   // before it returns.
@@ -65,8 +66,7 @@ class Job {
 
  private:
   Job(os::World& world, catalog::Catalog& catalog, store::Store& store, catalog::Run run,
-      std::shared_ptr<const layout::Plan> plan, RankId rank, layout::ChunkList chunks,
-      Baseline baseline, JobOptions options);
+      layout::ChunkList chunks, Baseline baseline, JobOptions options);
   PublisherOptions publisher_options(const std::function<void()>& encoded) const;
   RankShare share(const ShardSet& shards);
 
@@ -74,8 +74,6 @@ class Job {
   catalog::Catalog& catalog_;
   store::Store& store_;
   const catalog::Run run_;
-  const std::shared_ptr<const layout::Plan> plan_;
-  const RankId rank_;
   const layout::ChunkList chunks_;
   Baseline baseline_;
   const JobOptions options_;
