@@ -6,6 +6,7 @@ Every test begins and ends with an engine that serves version 1, as a fresh engi
 import contextlib
 import dataclasses
 import threading
+import types
 
 import pytest
 
@@ -641,20 +642,21 @@ def test_before_init_and_wrong_settings(stage, tmp_path):
             engine.llm.update_weights({"update_info": {"version": run.uids[1]}})
 
 
-class Parallel:
-    rank, world_size = 0, 1
-
-
 class FakeConfig:
-    parallel_config = Parallel()
+    def __init__(self, quantization=None, **parallel):
+        self.model_config = types.SimpleNamespace(quantization=quantization)
+        self.parallel_config = types.SimpleNamespace(rank=0, world_size=1, **parallel)
 
-    def __init__(self, **model_config):
-        self.model_config = type("ModelConfig", (), model_config)
 
-
-def test_a_quantised_engine_is_refused_by_name():
-    with pytest.raises(Exception, match="weightcast: quantization 'fp8'"):
-        plugin_module.Engine(None, FakeConfig(quantization="fp8"), torch.device("cpu"), torch.nn.Linear(2, 2))
+@pytest.mark.parametrize("config, named", [
+    ({"quantization": "fp8"}, "quantization 'fp8'"),
+    ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2"),
+    ({"enable_expert_parallel": True, "quantization": "awq"},
+     "quantization 'awq', enable_expert_parallel True"),
+])
+def test_an_engine_that_is_not_updated_yet_is_refused_by_name(config, named):
+    with pytest.raises(Exception, match=f"weightcast: {named}: only unquantised engines"):
+        plugin_module.Engine(None, FakeConfig(**config), torch.device("cpu"), torch.nn.Linear(2, 2))
 
 
 def test_a_vllm_that_gives_neither_model_nor_config():

@@ -105,7 +105,7 @@ class Engine(WeightTransferEngine):
         self._proofs = []  # of them, by their live memory
         self._updated = False  # in this session
         self._seconds = {}
-        kernels.refuse_unsupported(self.model, self.model_config)
+        kernels.refuse_unsupported(self.model_config, parallel)
         origin = check_origin(getattr(self.model, "weightcast_origin", None))
         if origin:
             self._settings, self._version, self._number = origin

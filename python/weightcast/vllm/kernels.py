@@ -19,11 +19,20 @@ PROBE_ROWS = 256
 SAMPLE_ROWS = 8
 
 
-def refuse_unsupported(model, model_config):
-    """Raises InvalidData naming what cannot be updated, before anything is."""
-    if getattr(model_config, "quantization", None):
-        raise InvalidData(f"weightcast: quantization {model_config.quantization!r}: only unquantised "
-                          "engines are updated")
+def refuse_unsupported(model_config, parallel_config):
+    """Raises InvalidData naming all that cannot be updated, before anything is: quantised weights, and
+    layouts in which a worker has other layers or experts than its neighbours, of which nothing is
+    proven yet."""
+    found = {"quantization": getattr(model_config, "quantization", None)}
+    for name in ("pipeline_parallel_size", "prefill_context_parallel_size"):
+        size = getattr(parallel_config, name, 1)
+        found[name] = size if size > 1 else None
+    for name in ("enable_expert_parallel", "enable_eplb"):
+        found[name] = getattr(parallel_config, name, False) or None
+    unfit = [f"{name} {value!r}" for name, value in found.items() if value is not None]
+    if unfit:
+        raise InvalidData(f"weightcast: {', '.join(unfit)}: only unquantised engines, alone or in "
+                          "tensor-parallel workers, are updated")
 
 
 def refuse_asleep(model):
