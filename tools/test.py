@@ -43,14 +43,15 @@ def run_ctest(build, only, jobs, scratch):
 
 
 # Folders whose tests need an environment of their own: given by name, with --venv.
-APART = ["tests/vllm", "tests/megatron"]
+APART = ["tests/vllm", "tests/vllm/deep", "tests/megatron"]
 
 
 def run_pytest(build, venv, paths, scratch):
     junit = scratch / "pytest.xml"
     command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider",
                f"--junitxml={junit}", *paths]
-    command += [f"--ignore={path}" for path in APART if path not in paths]
+    command += [f"--ignore={apart}" for apart in APART
+                if not any(pathlib.Path(path).is_relative_to(apart) for path in paths)]
     env = {**os.environ, "WEIGHTCAST_BUILD": str(build),
            "WEIGHTCAST_BINARY": str(build / "weightcast"), "PYTHONPATH": str(build / "python")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # vLLM without .pyc files takes a minute to import

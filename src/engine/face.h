@@ -50,9 +50,10 @@ struct EngineStatus {
   std::string incarnation;  // of its workers' lives: another one after a restart
   VersionUid version;       // what it serves; empty: none, or not one for all workers
   int64_t number = -1;
-  VersionUid prepared;  // empty: not on all workers
-  std::string reason;   // why fenced, or why the last Prepare failed
-  int64_t done = 0;     // bytes of the preparation
+  bool preparing = false;  // some worker; a fenced one says fenced all the while
+  VersionUid prepared;     // empty: not on all workers
+  std::string reason;      // why fenced, or why the last Prepare failed
+  int64_t done = 0;        // bytes of the preparation
   int64_t total = 0;
   bool paused = false;
 
@@ -80,12 +81,15 @@ class Face {
   virtual Status Pause(PauseMode mode, Duration timeout) = 0;
   // Forgets what was computed with the old weights.
   virtual Status Flush(Duration timeout) = 0;
+  // Also if an update is open that another coordinator has begun, and died: that one fails.
   virtual Status Start(Duration timeout) = 0;
   // Requires: `version` was prepared.
   virtual Status Update(const VersionUid& version, const RoundUid& round, Duration timeout) = 0;
   virtual Status Finish(int64_t number, Duration timeout) = 0;
   // Digests of what the workers hold now, not of what was sent; not while an update is open.
   virtual Result<std::vector<WorkerProof>> Prove(ProofScope scope, Duration timeout) = 0;
+  // Says to whoever asks the engine that it serves `number`: an update that nobody finished did not.
+  virtual Status Label(int64_t number, Duration timeout) = 0;
   virtual Status Resume(Duration timeout) = 0;
 };
 

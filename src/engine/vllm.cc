@@ -44,6 +44,7 @@ Result<EngineStatus> OneStatus(const Json& json) {
   status.incarnation = OneLine(WC_TRY(JsonString(json, "incarnation")));
   status.version = WC_TRY(IdOrNone<VersionUid>(json, "version"));
   status.number = WC_TRY(JsonInt(json, "number"));
+  status.preparing = WC_TRY(JsonBool(json, "preparing"));
   status.prepared = WC_TRY(IdOrNone<VersionUid>(json, "prepared"));
   status.reason = OneLine(WC_TRY(JsonString(json, "reason")));
   status.done = WC_TRY(JsonInt(json, "done"));
@@ -85,6 +86,7 @@ EngineStatus Joined(const std::vector<EngineStatus>& workers) {
     const EngineStatus& worker = workers[i];
     if (Rank(worker.state) > Rank(all.state)) all.state = worker.state;
     all.incarnation += "," + worker.incarnation;
+    all.preparing = all.preparing || worker.preparing;
     one_version = one_version && worker.version == all.version;
     if (worker.prepared != all.prepared) all.prepared = {};
     if (!worker.reason.empty()) {
@@ -172,7 +174,7 @@ class VllmFace : public Face {
       if (status.incarnation != incarnation) {
         return Error{Code::kUnavailable, url_ + ": restarted while it prepared"};
       }
-      if (status.state != EngineState::kPreparing && !status.reason.empty()) {
+      if (!status.preparing && !status.reason.empty()) {
         return ErrorOfText(status.reason).With(url_ + ": prepare");
       }
       if (deadline.passed()) {
@@ -215,7 +217,16 @@ class VllmFace : public Face {
 
   Status Start(Duration timeout) override {
     WC_TRY(Require("start", {Step::kPaused}));
-    WC_TRY(Post("/start_weight_update", "", timeout));
+    const os::Deadline deadline(clock_, timeout);
+    Status started = PostStart(timeout);
+    if (!started.ok() && started.error().code == Code::kInternal) {
+      // vLLM keeps an update open until it is finished or fails, also when whoever began it is dead.
+      // One to no version fails before anything is written.
+      const Json none = {{"update_info", Json::object()}};
+      (void)Post("/update_weights", none.dump(), deadline.left());
+      started = PostStart(deadline.left());
+    }
+    WC_TRY(std::move(started));
     step_ = Step::kStarted;
     return Ok();
   }
@@ -254,6 +265,13 @@ class VllmFace : public Face {
     return proofs;
   }
 
+  Status Label(int64_t number, Duration timeout) override {
+    WC_TRY(Require("label", {Step::kServing, Step::kPaused}));
+    const Json body = {{"new_version", std::to_string(number)}};
+    WC_TRY(Post("/update_weight_version", body.dump(), timeout));
+    return Ok();
+  }
+
   Status Resume(Duration timeout) override {
     WC_TRY(Require("resume", {Step::kPaused}));
     const os::Deadline deadline(clock_, timeout);
@@ -273,6 +291,11 @@ class VllmFace : public Face {
     return Error{Code::kConflict, url_ + ": " + call + ": the engine is " +
                                       kSteps[static_cast<size_t>(step_)] + ", expected " +
                                       kSteps[static_cast<size_t>(*steps.begin())]};
+  }
+
+  Status PostStart(Duration timeout) {
+    WC_TRY(Post("/start_weight_update", "", timeout));
+    return Ok();
   }
 
   Result<std::string> Post(const std::string& path, std::string body, Duration timeout,

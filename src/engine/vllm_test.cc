@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <utility>
 
 #include "engine/http_testing.h"
 
@@ -29,7 +30,8 @@ std::string Worker(int worker, const std::string& state, const std::string& vers
                    const std::string& prepared = "", const std::string& reason = "") {
   return R"({"worker":)" + std::to_string(worker) + R"(,"workers":2,"incarnation":"i)" +
          std::to_string(worker) + R"(","state":")" + state + R"(","version":")" + version +
-         R"(","number":1,"prepared":")" + prepared + R"(","reason":")" + reason +
+         R"(","number":1,"preparing":)" + (state == "preparing" ? "true" : "false") +
+         R"(,"prepared":")" + prepared + R"(","reason":")" + reason +
          R"(","done":5,"total":10})";
 }
 std::string Results(const std::string& a, const std::string& b) {
@@ -39,13 +41,22 @@ std::string Results(const std::string& a, const std::string& b) {
 class VllmTest : public testing::Test {
  protected:
   VllmTest()
-      : server_([this](const std::string& line, const std::string&) { return Answer(line); }),
+      : server_([this](const std::string& line, const std::string& body) { return Answer(line, body); }),
         face_(NewVllmFace(server_.url() + "/", os::RealWorld().clock)) {}
 
-  std::string Answer(const std::string& line) {
+  std::string Answer(const std::string& line, const std::string& body) {
     std::string path = line.substr(line.find('/'));
     path = path.substr(0, path.find('?'));
     if (path == broken_) return TestServer::Reply(500, R"({"error":{"message":"no"}})");
+    if (path == "/start_weight_update" && std::exchange(open_, true)) {
+      return TestServer::Reply(500, R"({"error":{"message":"an update is already active"}})");
+    }
+    if (path == "/update_weights" && !body.contains("version")) {
+      open_ = false;
+      return TestServer::Reply(
+          500, R"({"error":{"message":"weightcast invalid-argument: update_info: version"}})");
+    }
+    if (path == "/finish_weight_update") open_ = false;
     if (path == "/pause") paused_ = pauses_;
     if (path == "/resume") paused_ = false;
     if (path == "/is_paused") {
@@ -65,6 +76,7 @@ class VllmTest : public testing::Test {
   std::string flush_ = R"({"success":true})";
   bool paused_ = false;
   bool pauses_ = true;
+  bool open_ = false;  // an update is
   std::vector<std::string> rpc_ = {Results(Worker(0, "serving"), Worker(1, "serving"))};
   TestServer server_;
   std::unique_ptr<Face> face_;
@@ -181,10 +193,39 @@ TEST_F(VllmTest, ProofsAreRead) {
 TEST_F(VllmTest, AFailedPreparationHasItsReasonAndCode) {
   rpc_ = {Results(Worker(0, "preparing"), Worker(1, "preparing")),
           Results(Worker(0, "serving", kV1, "", "weightcast resource-exhausted: disk full"),
-                  Worker(1, "preparing"))};
+                  Worker(1, "preparing")),
+          Results(Worker(0, "serving", kV1, "", "weightcast resource-exhausted: disk full"),
+                  Worker(1, "prepared", kV1, kV2))};
   EXPECT_THAT(
       Text(face_->Prepare(Uid(kV2), round_, kSoon)),
       AllOf(StartsWith("resource-exhausted"), HasSubstr(server_.url()), HasSubstr("disk full")));
+}
+
+TEST_F(VllmTest, AFencedEnginePrepares) {
+  const auto fenced = [](const std::string& prepared, const std::string& reason, bool preparing) {
+    std::string workers[2];
+    for (int w = 0; w < 2; ++w) {
+      workers[w] = Worker(w, preparing ? "preparing" : "fenced", "", prepared, reason);
+      if (preparing) workers[w].replace(workers[w].find(R"("preparing")"), 11, R"("fenced")");
+    }
+    return Results(workers[0], workers[1]);
+  };
+  rpc_ = {fenced("", "half written", true), fenced("", "half written", true),
+          fenced(kV2, "half written", false)};
+  EXPECT_EQ(Text(face_->Prepare(Uid(kV2), round_, kSoon)), "ok");
+  rpc_ = {fenced("", "half written", true),
+          fenced("", "half written; weightcast data-loss: prepare 7", false)};
+  EXPECT_THAT(Text(face_->Prepare(Uid(kV2), round_, kSoon)), StartsWith("data-loss"));
+}
+
+TEST_F(VllmTest, AnUpdateThatNobodyFinishedIsEnded) {
+  open_ = true;
+  EXPECT_EQ(Text(face_->Pause(PauseMode::kWait, kSoon)), "ok");
+  EXPECT_EQ(Text(face_->Start(kSoon)), "ok");
+  EXPECT_THAT(server_.requests(),
+              ElementsAre("POST /pause?mode=wait&clear_cache=true", "GET /is_paused",
+                          "POST /start_weight_update", R"(POST /update_weights {"update_info":{}})",
+                          "POST /start_weight_update"));
 }
 
 TEST_F(VllmTest, APreparationEndsByItsTimeout) {

@@ -137,12 +137,14 @@ class Driver {
     const auto to = std::get<RoundCore::CallEngine>(action);
     if (to.call == RoundCall::kPause) paused_since_[to.engine] = world_.clock.Now();
     const RoundCore::Engine& engine = core_.engines()[to.engine];
-    const bool moved = !engine.already && engine.before && engine.before->whole();
+    const bool already = engine.already;
+    const bool moved = !already && engine.before && engine.before->whole();
     const VersionUid before = moved ? engine.before->version : VersionUid{};
-    pool_.Run([this, to, before] {
+    pool_.Run([this, to, before, already] {
       const SteadyTime begin = world_.clock.Now();
       RoundCore::Answered answer{to.engine, to.call, Ok(), {}};
       answer.status = CallFace(*faces_[to.engine], to.call, before, &answer.told);
+      if (answer.status.ok() && already && to.call == RoundCall::kProve) Label(*faces_[to.engine]);
       AddSeconds(to.engine, to.call, ToSeconds(world_.clock.Now() - begin));
       mailbox_.Put(std::move(answer));
     });
@@ -187,6 +189,15 @@ class Driver {
     return engine::Compare(*begun_.inventory, begun_.digests, wanted, workers)
         .Check()
         .With(face.url());
+  }
+
+  // Of no weight: what an engine holds is asked of its workers.
+  void Label(engine::Face& face) {
+    const Status status = face.Label(version_.number, options_.ask_timeout);
+    if (!status.ok()) {
+      Log(LogLevel::kWarning, "the engine does not say its new version",
+          {{"engine", face.url()}, {"error", status.error().message}});
+    }
   }
 
   // Calls of one engine follow each other: nobody else writes its report.

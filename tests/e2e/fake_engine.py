@@ -39,6 +39,7 @@ class FakeEngine:
         self.weights = dict(versions[serves][1]) if serves else {}
         self.touched, self.label, self.init = set(), "", None
         self.paused, self.updating, self.incarnation = False, False, "a1"
+        self.preparing = False
         self.on_resume = lambda: None
         self.closed = threading.Event()
         engine = self
@@ -133,21 +134,31 @@ class FakeEngine:
         return {"success": self.pause_mode != "keep" or query.get("reset_running_requests") == ["true"]}
 
     def on_start_weight_update(self, body, query):
-        assert self.paused and not self.updating
+        assert self.paused
+        if self.updating:
+            raise Planted("start_weight_update called while a weight update is already active")
         self.updating = True
         return {"message": "ok"}
 
     def on_update_weights(self, body, query):
-        assert self.updating and body["update_info"]["version"] == self.prepared
+        assert self.updating
+        if not body["update_info"].get("version"):
+            self.updating = False
+            raise Planted("weightcast invalid-argument: update_info: version: expected a uid")
+        assert body["update_info"]["version"] == self.prepared
         new = self.versions[self.prepared][1]
         self.touched = {name for name in new if new[name] != self.weights.get(name)}
         self.weights = dict(new)
+        self.serves, self.prepared, self.state, self.reason = self.prepared, "", "serving", ""
         return {"message": "ok"}
 
     def on_finish_weight_update(self, body, query):
         assert self.updating
-        self.serves, self.prepared, self.state, self.reason = self.prepared, "", "serving", ""
         self.label, self.updating = body["weight_version"], False
+        return {"message": "ok"}
+
+    def on_update_weight_version(self, body, query):
+        self.label = body["new_version"]
         return {"message": "ok"}
 
     # ---- the plugin's method
@@ -156,12 +167,14 @@ class FakeEngine:
         return {"results": [
             {"worker": w, "workers": WORKERS, "incarnation": f"{self.incarnation}{w}", "state": self.state,
              "version": self.serves, "number": self.versions[self.serves][0] if self.serves else -1,
-             "prepared": self.prepared, "reason": self.reason, "done": 1, "total": 2}
+             "preparing": self.preparing, "prepared": self.prepared, "reason": self.reason, "done": 1, "total": 2}
             for w in reversed(range(WORKERS))]}
 
     def on_prepare(self, body, query):
         assert body["round"]
-        self.state, self.reason = "preparing", ""
+        self.preparing = True
+        if self.state != "fenced":
+            self.state, self.reason = "preparing", ""
         if self.plants.get("prepare") != "never":
             threading.Thread(target=self.prepare, args=(body["version"],)).start()
         return self.on_status(body, query)
@@ -169,9 +182,16 @@ class FakeEngine:
     def prepare(self, version):
         time.sleep(0.05)
         if self.plants.get("prepare") == "later":  # fails in the background
-            self.state, self.reason = "serving", "weightcast data-loss: part 3 does not verify"
+            failure = "weightcast data-loss: part 3 does not verify"
+            if self.state == "fenced":
+                self.reason += "; " + failure
+            else:
+                self.state, self.reason = "serving", failure
         else:
-            self.state, self.prepared = "prepared", version
+            self.prepared = version
+            if self.state != "fenced":
+                self.state = "prepared"
+        self.preparing = False
 
     def on_prove(self, body, query):
         names = self.weights if body["scope"] == "all" else self.touched

@@ -252,6 +252,31 @@ def test_a_killed_coordinator_is_followed_when_its_lease_is_over(fleet):
     assert fleet.row()["uid"] != lost["uid"]
 
 
+@pytest.mark.parametrize("step", ["update_weights", "finish_weight_update", "prove"])
+def test_an_update_that_a_killed_coordinator_left_open(fleet, step):
+    engine = fleet.engine(1)
+    engine.plants[step] = "slow"
+    words = fleet.words("--lease-seconds", "1")
+    first = subprocess.Popen([str(BINARY), *map(str, words)])
+    while step not in [s for _, s in fleet.journal] and first.poll() is None:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    time.sleep(2)
+    engine.plants.clear()
+    for number in (2, 1):  # where it was going, and then elsewhere
+        assert places(run(*words, "--version", number)) == ["serving"]
+        assert engine.serves == fleet.uids[number] and not engine.paused
+        assert engine.label == str(number)
+
+
+def test_a_fenced_engine_is_healed(fleet):
+    engine = fleet.engine(1)
+    engine.state, engine.reason, engine.serves = "fenced", "layer 3 is half written", ""
+    assert places(fleet.round()) == ["serving"]
+    assert engine.serves == fleet.uids[2] and engine.state == "serving"
+
+
 def test_a_long_round_keeps_its_lease(fleet):
     fleet.engine(1, update_weights="slow", finish_weight_update="slow", prove="slow")  # 2.1 s without a mark
     first = subprocess.Popen([str(BINARY), *map(str, fleet.words(haste=("--lease-seconds", "1")))])

@@ -22,15 +22,18 @@ def weights(checkpoint):
 class Run:
     """A run of a tiny model, seeded with version 0; versions above are deltas, those in `full` too.
 
-    Checkpoints that a fresh engine loads: `checkpoint(number)`."""
+    `names`: {number: tensors that it changes, instead of all}. Checkpoints that a fresh engine loads:
+    `checkpoint(number)`."""
 
-    def __init__(self, directory, kind="qwen3", dtype="bfloat16", steps=3, full=(3,), density=0.02):
+    def __init__(self, directory, kind="qwen3", dtype="bfloat16", steps=3, full=(3,), density=0.02,
+                 names=None):
         self.directory, self.kind, self.dtype = pathlib.Path(directory), kind, dtype
         self.catalog = f"sqlite:{self.directory}/catalog.db"
         self.store = f"file:{self.directory}/bytes"
         models.make(kind, self.checkpoint(0), seed=0, dtype=dtype)
         for n in range(1, steps + 1):
-            models.changed(self.checkpoint(n - 1), self.checkpoint(n), seed=n, density=density)
+            models.changed(self.checkpoint(n - 1), self.checkpoint(n), seed=n, density=density,
+                           names=(names or {}).get(n))
         with weightcast.Publisher(self.catalog, self.store, "policy", weights(self.checkpoint(0)),
                                   seed=self.checkpoint(0), baseline=self.directory / "base") as p:
             for n in range(1, steps + 1):
@@ -83,11 +86,11 @@ class Engine:
         gc.freeze()  # vLLM collects eight times while it starts and stops; imports are most of it
         if follows:
             more["weight_transfer_config"] = {"backend": "weightcast"}
-        more.setdefault("distributed_executor_backend", "uni")
+        more = {"distributed_executor_backend": "uni", "skip_tokenizer_init": True} | more
         try:
             self.llm = LLM(str(checkpoint), dtype=dtype, max_model_len=128, max_num_seqs=4,
-                           enforce_eager=eager, num_gpu_blocks_override=16, skip_tokenizer_init=True,
-                           disable_log_stats=True, **more)
+                           enforce_eager=eager, num_gpu_blocks_override=16, disable_log_stats=True,
+                           **more)
         except BaseException:
             self.__exit__()
             raise
@@ -149,12 +152,12 @@ class Engine:
         """{name: (how, digest, units, span)}"""
         return {name: tuple(rest) for name, *rest in self.rpc("prove", scope=scope)["tensors"]}
 
-    def tokens(self):
+    def tokens(self, prompts=PROMPTS):
         from vllm import SamplingParams
 
         greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, detokenize=False)
         return [list(o.outputs[0].token_ids)
-                for o in self.llm.generate(PROMPTS, greedy, use_tqdm=False)]
+                for o in self.llm.generate(prompts, greedy, use_tqdm=False)]
 
 
 @contextlib.contextmanager

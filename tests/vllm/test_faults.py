@@ -405,7 +405,8 @@ def test_catalog_or_store_missing(missing, dense):
     with moved_away(dense.run.directory / missing):
         status = dense.engine.prepare(dense.run.uids[3])
         assert (status["state"], status["prepared"]) == ("serving", ""), status
-        assert status["reason"].startswith(f"prepare {dense.run.uids[3]}: ")
+        assert status["reason"].startswith("weightcast ")
+        assert f": prepare {dense.run.uids[3]}: " in status["reason"]
     with dense.nothing_changes():
         pass
 
@@ -462,7 +463,7 @@ def test_a_fenced_engine_says_how_its_prepare_went(dense, monkeypatch):
     dense.plugin._fence("planted")
     status = dense.engine.prepare("77")
     assert status["state"] == "fenced"
-    assert status["reason"].startswith("planted; prepare 77: not-found")
+    assert status["reason"].startswith("planted; weightcast not-found: prepare 77: ")
     with slow_pull(monkeypatch):
         status = dense.engine.rpc("prepare", version=dense.run.uids[1])
         assert (status["state"], status["preparing"]) == ("fenced", True)

@@ -21,8 +21,9 @@ def bits(tensor):
 def test_a_model_loads_without_a_missing_or_unknown_tensor(kind, dtype, tmp_path):
     transformers = pytest.importorskip("transformers")
     made = models.make(kind, tmp_path / "made", dtype=dtype)
-    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
-        made, dtype=dtype, output_loading_info=True)
+    auto = (transformers.AutoModelForImageTextToText if models.KINDS[kind].vision
+            else transformers.AutoModelForCausalLM)
+    loaded, info = auto.from_pretrained(made, dtype=dtype, output_loading_info=True)
     assert type(loaded).__name__ == models.KINDS[kind].architecture
     assert not any(info.values()), info
     assert {w.dtype for w in weights(made).values()} == {getattr(torch, dtype)}

@@ -43,19 +43,34 @@ except weightcast.errors.NotFound:
 }
 
 
-@pytest.mark.parametrize("order", [
+ORDERS = [
     ("weightcast", "torch", "vllm", "google.protobuf"),
     ("torch", "weightcast", "google.protobuf", "vllm"),
     ("google.protobuf", "weightcast", "vllm", "torch"),
     ("vllm", "google.protobuf", "torch", "weightcast"),
-], ids=" ".join)
-def test_all_work_in_one_process(order, tmp_path):
-    lines = [f"import {module}" for module in order]
-    lines += ["import torch", *(USE[module] for module in order), "print('all of it')"]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True,
-                          text=True, check=False, timeout=300,
-                          env={**os.environ, "PYTHONPATH": str(PACKAGE)})
-    assert done.returncode == 0 and "all of it" in done.stdout, done.stderr[-3000:]
+]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """{order: process}, all started at once."""
+    started = {}
+    for order in ORDERS:
+        lines = [f"import {module}" for module in order]
+        lines += ["import torch", *(USE[module] for module in order), "print('all of it')"]
+        started[order] = subprocess.Popen(
+            [sys.executable, "-c", "\n".join(lines)], cwd=tmp_path_factory.mktemp("process"), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+    yield started
+    for process in started.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_all_work_in_one_process(order, processes):
+    out, errors = processes[order].communicate(timeout=300)
+    assert processes[order].returncode == 0 and "all of it" in out, errors[-3000:]
 
 
 def test_what_a_state_dict_of_torch_may_hold(tmp_path):

@@ -234,7 +234,7 @@ class Engine(WeightTransferEngine):
             uid = self._settings.pull(version, progress=self._note_progress)["uid"]
             self._ready = self._examine()
         except BaseException as error:  # reported by status: nobody waits for this thread
-            failure = f"prepare {version}: {getattr(error, 'code', 'internal')}: {error}"
+            failure = f"weightcast {getattr(error, 'code', 'internal')}: prepare {version}: {error}"
         with self._lock:
             self._seconds["prepare"] = time.monotonic() - begin
             self._preparing, self._prepared = False, uid
