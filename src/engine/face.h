@@ -88,7 +88,8 @@ class Face {
   virtual Status Finish(int64_t number, Duration timeout) = 0;
   // Digests of what the workers hold now, not of what was sent; not while an update is open.
   virtual Result<std::vector<WorkerProof>> Prove(ProofScope scope, Duration timeout) = 0;
-  // Says to whoever asks the engine that it serves `number`: an update that nobody finished did not.
+  // Says to whoever asks the engine that it serves `number`: an update that nobody finished did
+  // not.
   virtual Status Label(int64_t number, Duration timeout) = 0;
   virtual Status Resume(Duration timeout) = 0;
 };

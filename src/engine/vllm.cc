@@ -220,8 +220,8 @@ class VllmFace : public Face {
     const os::Deadline deadline(clock_, timeout);
     Status started = PostStart(timeout);
     if (!started.ok() && started.error().code == Code::kInternal) {
-      // vLLM keeps an update open until it is finished or fails, also when whoever began it is dead.
-      // One to no version fails before anything is written.
+      // vLLM keeps an update open until it is finished or fails, also when whoever began it is
+      // dead. One to no version fails before anything is written.
       const Json none = {{"update_info", Json::object()}};
       (void)Post("/update_weights", none.dump(), deadline.left());
       started = PostStart(deadline.left());

@@ -31,8 +31,7 @@ std::string Worker(int worker, const std::string& state, const std::string& vers
   return R"({"worker":)" + std::to_string(worker) + R"(,"workers":2,"incarnation":"i)" +
          std::to_string(worker) + R"(","state":")" + state + R"(","version":")" + version +
          R"(","number":1,"preparing":)" + (state == "preparing" ? "true" : "false") +
-         R"(,"prepared":")" + prepared + R"(","reason":")" + reason +
-         R"(","done":5,"total":10})";
+         R"(,"prepared":")" + prepared + R"(","reason":")" + reason + R"(","done":5,"total":10})";
 }
 std::string Results(const std::string& a, const std::string& b) {
   return R"({"results":[)" + a + "," + b + "]}";
@@ -41,7 +40,9 @@ std::string Results(const std::string& a, const std::string& b) {
 class VllmTest : public testing::Test {
  protected:
   VllmTest()
-      : server_([this](const std::string& line, const std::string& body) { return Answer(line, body); }),
+      : server_([this](const std::string& line, const std::string& body) {
+          return Answer(line, body);
+        }),
         face_(NewVllmFace(server_.url() + "/", os::RealWorld().clock)) {}
 
   std::string Answer(const std::string& line, const std::string& body) {
