@@ -31,7 +31,8 @@ bench-vllm: python vllm  ## the pause of a live engine; record bench/vllm.md
 	@PYTHONPATH=build/python WEIGHTCAST_BINARY=build/weightcast build/vllm-venv/bin/python tools/bench_vllm.py
 
 test-vllm: python vllm  ## install vLLM for CPUs too (0.75 GB), run the tests that need it
-	@python3 tools/test.py --no-ctest --venv build/vllm-venv --label vllm tests/vllm
+	@python3 tools/test.py --no-ctest --venv build/vllm-venv --label vllm tests/vllm \
+	  tests/python/test_package.py
 
 test-megatron: python  ## install Megatron too where there is a Python 3.12 (0.6 GB), run what needs it
 	@tools/megatron/setup

@@ -76,7 +76,7 @@ def test_a_change_of_a_fifth_goes_out_as_a_delta(results):
 
 
 def test_what_needs_torch_tensors_passes_there():
-    """The tests of tests/python that are skipped where there is no torch."""
+    """The tests of tests/python that take torch."""
     need_megatron()
     done = subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                            ROOT / "tests/python/test_megatron.py"], check=False, capture_output=True,

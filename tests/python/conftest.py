@@ -1,5 +1,6 @@
 """The package of the build, and a run to publish into."""
 
+import importlib.util
 import os
 import sys
 
@@ -9,6 +10,22 @@ import pytest
 sys.path.insert(0, str(places.PACKAGE))
 if not list((places.PACKAGE / "weightcast").glob("_core.*.so")):
     pytest.exit(f"{places.PACKAGE} has no weightcast: run make python", 2)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests that take torch are for environments that have it: tests/megatron and make test-vllm run
+    them."""
+    if importlib.util.find_spec("torch") is None:
+        apart = [item for item in items if "torch" in item.fixturenames]
+        config.hook.pytest_deselected(items=apart)
+        items[:] = [item for item in items if item not in apart]
+
+
+@pytest.fixture
+def torch():
+    import torch
+
+    return torch
 
 
 class Place:

@@ -443,11 +443,6 @@ def test_importing_pulls_in_neither_torch_nor_megatron():
 
 # ---- torch's tensors ----
 
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="no torch here; tests/megatron runs this where it is")
-
-
 def to_torch(torch, module):
     for _, part in module.named_modules():
         for leaf, tensor in part._parameters.items():

@@ -507,8 +507,7 @@ def test_a_changed_byte_is_found(place):
     assert not report["verified"] and len(report["tensors_bad"]) == 1
 
 
-def test_torch_reads_an_image_where_it_is_installed(place):
-    torch = pytest.importorskip("torch")
+def test_torch_reads_an_image_where_it_is_installed(place, torch):
     weights = {"w": torch.arange(12, dtype=torch.bfloat16).reshape(3, 4), "s": torch.tensor(2.0),
                "t": torch.arange(6.0).reshape(2, 3).T, "e": torch.zeros(0, 4)}
     with place.publisher(weights) as publisher:
