@@ -26,14 +26,14 @@ def path_text(path):
 
 
 def pull(catalog, run, image, *, version="latest", seed="", store="", durability="host", threads=0,
-         hold_seconds=60.0, progress=None):
+         hold_seconds=60.0, turn_seconds=60.0, progress=None):
     """Brings the image directory to a version, crash-safely, and proves it.
 
     catalog: ``sqlite:PATH``. run: its name. image: a directory, made if it is missing.
     version: number, uid, alias or ``latest``; may be an older one. seed: a checkpoint directory,
     where the chain begins at version 0. store: where bytes lie now, instead of what versions
     remember. durability: ``host`` (survives a power loss) or ``process``. threads: 0: all CPUs.
-    hold_seconds: how long to wait for readers, and for another pull.
+    hold_seconds: how long to wait for readers. turn_seconds: for another pull of the same image.
     progress: called with (bytes done, bytes in all), from any thread, one call at a time. What it
     raises stops the pull and is raised from here; so does Ctrl-C. The image is then what it was.
     Returns the report of ``weightcast pull --json`` as a dict.
@@ -43,7 +43,7 @@ def pull(catalog, run, image, *, version="latest", seed="", store="", durability
     """
     main = threading.current_thread() is threading.main_thread()
     return _core.pull(catalog, run, path_text(image), str(version), path_text(seed), store or "",
-                      durability, threads, hold_seconds, progress, main)
+                      durability, threads, hold_seconds, turn_seconds, progress, main)
 
 
 def verify(image, *, catalog="", threads=0):

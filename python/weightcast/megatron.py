@@ -37,8 +37,8 @@ class Publisher(BasePublisher):
         ``to_dict``.
     catalog, store, run, seed, carry, baseline, side_files, threads: as weightcast.Publisher; equal
         on all ranks but for baseline and threads.
-    token: names this life of the job, equal on all ranks; default the launcher's (torchelastic,
-        SLURM).
+    token: names this life of the job, equal on all ranks; default one that the ranks agree upon in
+        the store of torch's default process group, else SLURM's job with its restart count.
     vocab_rows: rows of the embedding over all tensor ranks, padding included; default what the
         modules say.
     topology: what is said here counts instead of what Megatron says: {"world": ranks, "rank": this

@@ -1,6 +1,7 @@
 """Publishing from Python: a state dict becomes the next version of a run."""
 
 import os
+import sys
 import threading
 import time
 import uuid
@@ -70,23 +71,35 @@ class Publication:
 
 
 def job_token(token, world):
-    """The job's token: given, or the launcher's with its restart count, or (one writer) a new one.
+    """The job's token: given; or the process group's; or SLURM's job with its restart count; or, for
+    one writer, a new one.
 
     Raises InvalidArgument if a job of several ranks has none: ranks that each made one up would
     fence each other.
     """
     if token:
         return token
-    launchers = (("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-                 ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"))
-    for run_id, restarts in launchers:
-        value = os.environ.get(run_id)
-        if value and value != "none":
-            return f"{value}.{os.environ.get(restarts, '0')}"
     if world == 1:
         return f"writer-{uuid.uuid4().hex}"
-    raise InvalidArgument("token: a job of several ranks needs one, equal on all ranks and new at "
-                          "each start; neither torchelastic nor SLURM gives one")
+    if token := _token_of_group():
+        return token
+    if job := os.environ.get("SLURM_JOB_ID"):
+        return f"{job}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    raise InvalidArgument("token: a job of several ranks needs one, equal on all ranks and new at each "
+                          "start; there is neither a torch.distributed process group nor SLURM to take "
+                          "it from")
+
+
+def _token_of_group():
+    """One token for all ranks of torch's default process group, by its store: no collective. "" without
+    a group. (torchelastic's own restart count will not do: each of its agents counts alone.)"""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    store = distributed.distributed_c10d._get_default_store()
+    # The first rank's stands, and is what every rank is told.
+    told = store.compare_set("weightcast/token", "", f"job-{uuid.uuid4().hex}")
+    return told.decode() if isinstance(told, bytes) else told
 
 
 class BasePublisher:
@@ -247,7 +260,7 @@ class Publisher(BasePublisher):
     baseline: directory of the last published bytes, as large as the weights; one publisher at a time.
         Default under $XDG_STATE_HOME/weightcast.
     side_files: directory of config and tokenizer for a run without a seed.
-    token: names this life of the job; default the launcher's, or a new one. A new token fences
+    token: names this life of the job; default a new one. A new token fences
         publishers that were opened with older ones.
     threads: 0: all CPUs.
 

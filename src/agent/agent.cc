@@ -121,7 +121,7 @@ class PullRun {
     }
     auto lock = WC_TRY(world_.fs.OpenFile(
         os::JoinPath(parent, "." + os::BaseName(path_) + ".weightcast-lock"), os::Open::kCreate));
-    const Status locked = lock->LockFor(os::Lock::kExclusive, options_.hold_timeout);
+    const Status locked = lock->LockFor(os::Lock::kExclusive, options_.turn_timeout);
     if (locked.ok()) return lock;
     return Error{locked.error().code,
                  path_ + ": another pull is at work: " + locked.error().message};

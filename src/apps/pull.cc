@@ -65,6 +65,7 @@ Status Pull(App& app, const PullFlags& flags) {
   options.threads = static_cast<int>(flags.threads);
   options.journal_bytes_max = flags.journal_mib * kMiB;
   options.hold_timeout = seconds(flags.hold_seconds);
+  options.turn_timeout = options.hold_timeout;
   agent::Agent agent(
       app.world(),
       [&](const std::string& url) {

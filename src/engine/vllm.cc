@@ -147,8 +147,9 @@ class VllmFace : public Face {
                          {"store", info.store},
                          {"threads", info.threads},
                          {"keep_canonical", info.keep_canonical}}}};
+    const os::Deadline deadline(clock_, timeout);
     WC_TRY(Post("/init_weight_transfer_engine", body.dump(), timeout));
-    return Ok();
+    return Outcome(deadline.left());
   }
 
   Result<EngineStatus> Ask(Duration timeout) override {
@@ -218,15 +219,10 @@ class VllmFace : public Face {
   Status Start(Duration timeout) override {
     WC_TRY(Require("start", {Step::kPaused}));
     const os::Deadline deadline(clock_, timeout);
-    Status started = PostStart(timeout);
-    if (!started.ok() && started.error().code == Code::kInternal) {
-      // vLLM keeps an update open until it is finished or fails, also when whoever began it is
-      // dead. One to no version fails before anything is written.
-      const Json none = {{"update_info", Json::object()}};
-      (void)Post("/update_weights", none.dump(), deadline.left());
-      started = PostStart(deadline.left());
-    }
-    WC_TRY(std::move(started));
+    // vLLM keeps an update open until it is finished, also when whoever began it is dead.
+    WC_TRY(Rpc({{"op", "abandon"}}, timeout, kReplyBytesMax));
+    WC_TRY(Post("/start_weight_update", "", deadline.left()));
+    WC_TRY(Outcome(deadline.left()));
     step_ = Step::kStarted;
     return Ok();
   }
@@ -238,8 +234,10 @@ class VllmFace : public Face {
                    url_ + ": update: version " + version.hex() + " was not prepared"};
     }
     const Json body = {{"update_info", {{"version", version.hex()}, {"round", round.hex()}}}};
+    const os::Deadline deadline(clock_, timeout);
     step_ = Step::kPaused;  // an error ends the update
     WC_TRY(Post("/update_weights", body.dump(), timeout));
+    WC_TRY(Outcome(deadline.left()));
     step_ = Step::kUpdated;
     return Ok();
   }
@@ -249,8 +247,9 @@ class VllmFace : public Face {
     const Json body = {{"weight_version", std::to_string(number)}};
     step_ = Step::kPaused;
     prepared_ = {};
+    const os::Deadline deadline(clock_, timeout);
     WC_TRY(Post("/finish_weight_update", body.dump(), timeout));
-    return Ok();
+    return Outcome(deadline.left());
   }
 
   Result<std::vector<WorkerProof>> Prove(ProofScope scope, Duration timeout) override {
@@ -293,11 +292,6 @@ class VllmFace : public Face {
                                       kSteps[static_cast<size_t>(*steps.begin())]};
   }
 
-  Status PostStart(Duration timeout) {
-    WC_TRY(Post("/start_weight_update", "", timeout));
-    return Ok();
-  }
-
   Result<std::string> Post(const std::string& path, std::string body, Duration timeout,
                            int64_t reply_bytes_max = kReplyBytesMax) {
     return Call({.method = "POST",
@@ -308,12 +302,26 @@ class VllmFace : public Face {
   }
 
   Result<Json> Rpc(const Json& request, Duration timeout, int64_t reply_bytes_max) {
-    const Json body = {{"method", "weightcast"},
-                       {"args", Json::array({request})},
-                       {"timeout", ToSeconds(timeout)}};
-    const std::string reply =
-        WC_TRY(Post("/collective_rpc", body.dump(), timeout, reply_bytes_max));
-    return ParseJson(reply).With(url_ + "/collective_rpc");
+    const Json body = {{"method", "weightcast"}, {"args", Json::array({request})}};
+    // Without vLLM's own "timeout": an answer that comes after it would be taken for that of the
+    // next call, whoever makes it.
+    Json reply =
+        WC_TRY(ParseJson(WC_TRY(Post("/collective_rpc", body.dump(), timeout, reply_bytes_max)))
+                   .With(url_ + "/collective_rpc"));
+    const Json* results = WC_TRY(JsonArray(reply, "results").With(url_ + "/collective_rpc"));
+    for (const Json& worker : *results) {
+      if (worker.is_object() && worker.contains("error")) {
+        return ErrorOfText(WC_TRY(JsonString(worker, "error"))).With(url_);
+      }
+    }
+    return reply;
+  }
+
+  // What vLLM's own routes do not say: with several workers an error that one of them raises would
+  // leave the others' answers for the next call, so they keep it and are asked.
+  Status Outcome(Duration timeout) {
+    WC_TRY(Rpc({{"op", "outcome"}}, std::max<Duration>(timeout, seconds(1)), kReplyBytesMax));
+    return Ok();
   }
 
   // Pointers into `reply`.

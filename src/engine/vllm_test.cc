@@ -52,17 +52,16 @@ class VllmTest : public testing::Test {
     if (path == "/start_weight_update" && std::exchange(open_, true)) {
       return TestServer::Reply(500, R"({"error":{"message":"an update is already active"}})");
     }
-    if (path == "/update_weights" && !body.contains("version")) {
-      open_ = false;
-      return TestServer::Reply(
-          500, R"({"error":{"message":"weightcast invalid-argument: update_info: version"}})");
-    }
     if (path == "/finish_weight_update") open_ = false;
     if (path == "/pause") paused_ = pauses_;
     if (path == "/resume") paused_ = false;
     if (path == "/is_paused") {
       return TestServer::Reply(200,
                                std::string(R"({"is_paused":)") + (paused_ ? "true}" : "false}"));
+    }
+    if (body.contains(R"("op":"abandon")")) open_ = false;
+    if (body.contains(R"("op":"abandon")") || body.contains(R"("op":"outcome")")) {
+      return TestServer::Reply(200, outcome_);
     }
     if (path == "/collective_rpc") {
       const std::string reply = rpc_.front();
@@ -78,6 +77,15 @@ class VllmTest : public testing::Test {
   bool paused_ = false;
   bool pauses_ = true;
   bool open_ = false;  // an update is
+  std::string outcome_ = R"({"results":[{"worker":0},{"worker":1}]})";
+
+  // But for those after every step that ask how it went.
+  std::vector<std::string> Requests() {
+    std::vector<std::string> all = server_.requests();
+    std::erase_if(all, [](const std::string& r) { return r.contains(R"("op":"outcome")"); });
+    return all;
+  }
+
   std::vector<std::string> rpc_ = {Results(Worker(0, "serving"), Worker(1, "serving"))};
   TestServer server_;
   std::unique_ptr<Face> face_;
@@ -99,16 +107,18 @@ TEST_F(VllmTest, SpeaksTheProtocol) {
   EXPECT_EQ(Text(face_->Resume(kSoon)), "ok");
   const std::string round = round_.hex();
   EXPECT_THAT(
-      server_.requests(),
+      Requests(),
       ElementsAre(
           R"(POST /init_weight_transfer_engine {"init_info":{"catalog":"sqlite:c","run":"policy",)"
           R"("image":"/i","seed":"","store":"file:/s","threads":2,"keep_canonical":false}})",
           R"(POST /collective_rpc {"method":"weightcast","args":[{"op":"prepare","version":")" +
-              kV2 + R"(","round":")" + round + R"("}],"timeout":5.0})",
+              kV2 + R"(","round":")" + round + R"("}]})",
           AllOf(StartsWith(R"(POST /collective_rpc {"method":"weightcast")"),
                 HasSubstr(R"([{"op":"status"}])")),
           "POST /pause?mode=keep&clear_cache=true", "GET /is_paused",
-          "POST /reset_prefix_cache?reset_running_requests=true", "POST /start_weight_update",
+          "POST /reset_prefix_cache?reset_running_requests=true",
+          R"(POST /collective_rpc {"method":"weightcast","args":[{"op":"abandon"}]})",
+          "POST /start_weight_update",
           R"(POST /update_weights {"update_info":{"version":")" + kV2 + R"(","round":")" + round +
               R"("}})",
           R"(POST /finish_weight_update {"weight_version":"7"})",
@@ -223,10 +233,19 @@ TEST_F(VllmTest, AnUpdateThatNobodyFinishedIsEnded) {
   open_ = true;
   EXPECT_EQ(Text(face_->Pause(PauseMode::kWait, kSoon)), "ok");
   EXPECT_EQ(Text(face_->Start(kSoon)), "ok");
-  EXPECT_THAT(server_.requests(),
-              ElementsAre("POST /pause?mode=wait&clear_cache=true", "GET /is_paused",
-                          "POST /start_weight_update", R"(POST /update_weights {"update_info":{}})",
-                          "POST /start_weight_update"));
+  EXPECT_THAT(
+      Requests(),
+      ElementsAre("POST /pause?mode=wait&clear_cache=true", "GET /is_paused",
+                  R"(POST /collective_rpc {"method":"weightcast","args":[{"op":"abandon"}]})",
+                  "POST /start_weight_update"));
+}
+
+TEST_F(VllmTest, AnErrorThatAWorkerKeptIsTold) {
+  EXPECT_EQ(Text(face_->Pause(PauseMode::kWait, kSoon)), "ok");
+  EXPECT_EQ(Text(face_->Start(kSoon)), "ok");
+  outcome_ = R"({"results":[{"worker":0},{"worker":1,"error":"weightcast data-loss: rotten"}]})";
+  EXPECT_THAT(Text(face_->Init({}, kSoon)), AllOf(StartsWith("data-loss"), HasSubstr("rotten")));
+  EXPECT_THAT(Text(face_->Start(kSoon)), StartsWith("conflict"));
 }
 
 TEST_F(VllmTest, APreparationEndsByItsTimeout) {

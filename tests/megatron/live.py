@@ -186,7 +186,7 @@ def run_rank(rank, world, folder, checkpoint, topology):
     result = {"roots": [], "exports": []}
     publisher = weightcast.megatron.Publisher(
         chunks, checkpoint if rank % 2 else bridge.hf_pretrained.config, **where, run="policy",
-        seed=seed, token="job", baseline=folder / "baseline", threads=1)
+        seed=seed, baseline=folder / "baseline", threads=1)
     result["waits"] = gather_is_waited_for(publisher, chunks)
     for number in (1, 2):
         if number == 2:

@@ -449,8 +449,10 @@ def test_two_prepares_at_once_and_an_update_meanwhile(dense, monkeypatch):
     with slow_pull(monkeypatch) as go:
         status = dense.engine.rpc("prepare", version=dense.run.uids[2])
         assert (status["state"], status["preparing"]) == ("preparing", True)
-        with pytest.raises(Exception, match="conflict: a prepare is under way already"):
-            dense.engine.rpc("prepare", version=dense.run.uids[2])
+        with pytest.raises(Exception, match=f"conflict: a prepare for {dense.run.uids[2]} is under way"):
+            dense.engine.rpc("prepare", version=dense.run.uids[1])
+        again = dense.engine.rpc("prepare", version=dense.run.uids[2])  # as a new coordinator would
+        assert again["preparing"]
         with pytest.raises(Exception, match="conflict: a prepare is under way: wait"):
             dense.engine.write(dense.run.uids[1])
         assert dense.engine.prove("all"), "what it serves is proven meanwhile"

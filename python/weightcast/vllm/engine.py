@@ -8,6 +8,7 @@ after it fences the worker: it says so, and only a full update heals it.
 """
 
 import dataclasses
+import functools
 import secrets
 import threading
 import time
@@ -70,6 +71,25 @@ class Proof:
     span: str
 
 
+def _told(method):
+    """A call of vLLM's own. With several workers an error that one raises would leave the others'
+    answers in vLLM's queues, to be taken for those of the next call: it is kept, and the op "outcome"
+    tells it. A worker alone raises."""
+
+    @functools.wraps(method)
+    def call(self, *args):
+        self._outcome = ""
+        try:
+            return method(self, *args)
+        except Exception as error:
+            named = _named(error)
+            self._outcome = str(named)
+            if self.workers == 1:
+                raise named from error
+
+    return call
+
+
 class Engine(WeightTransferEngine):
     """See the module. All calls but the prepare thread's come from the worker's own loop."""
 
@@ -90,6 +110,7 @@ class Engine(WeightTransferEngine):
         self.worker = int(getattr(parallel, "rank", 0))
         self.workers = int(getattr(parallel, "world_size", 1))
         self.incarnation = secrets.token_hex(8)
+        self._outcome = ""  # the error of the last call of vLLM's own
         self._compiles = kernels.compiles(vllm_config)
         self._settings = None
         self._lock = threading.Lock()  # of what the prepare thread and the loop share
@@ -98,7 +119,7 @@ class Engine(WeightTransferEngine):
         self._prepared, self._reason = "", ""
         self._progress = (0, 0)
         self._thread = None
-        self._preparing = False
+        self._preparing, self._preparing_for = False, ""
         self._placement, self._target = None, None
         self._ready = None  # what prepare found out about the step to the next version
         self._touched = []  # tensors, by the last update
@@ -121,48 +142,47 @@ class Engine(WeightTransferEngine):
     # ---- vLLM's interface ----
 
     def parse_init_info(self, given):
-        return _parse(InitInfo, given, "init_info")
+        return given  # where its errors can be told
 
     def parse_update_info(self, given):
-        return _parse(UpdateInfo, given, "update_info")
+        return given
 
-    def init_transfer_engine(self, info):
-        """Once in an engine's life; again with the same settings is fine."""
-        fields = dataclasses.asdict(info)
+    @_told
+    def init_transfer_engine(self, given):
+        """Once in an engine's life; again with the same run and image is fine. Takes fields of
+        InitInfo."""
+        fields = dataclasses.asdict(_parse(InitInfo, given, "init_info"))
         if self._settings is not None and fields == dataclasses.asdict(InitInfo()):
             return
-        try:
-            settings = Settings.parse(fields, "init_info")
-            if self._settings is not None and settings != self._settings:
-                raise Conflict(f"this engine follows {self._settings}, asked for {settings}")
-            if settings.keep_canonical and self._settings is None:
-                kernels.refuse_compiled(self.model, self._compiles)
-        except Error as error:
-            raise _named(error) from error
+        settings = Settings.parse(fields, "init_info")
+        if self._settings is not None and settings.identity != self._settings.identity:
+            raise Conflict(f"this engine follows {self._settings}, asked for {settings}")
+        if settings.keep_canonical and self._settings is None:
+            kernels.refuse_compiled(self.model, self._compiles)
         self._settings = settings
         if self._state == "new":
             self._state = "serving"
 
+    @_told
     def start_weight_update(self):
         self._need_settings()
         self._updated = False
 
     def update_weights(self, update_info):
-        self.receive_weights(self.parse_update_info(update_info))
-        if self.model_config is not None and torch.cuda.is_available():
+        self.receive_weights(update_info)
+        if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    def receive_weights(self, info, load_weights=None):
-        """Moves the live weights to the version that the image is at."""
-        try:
-            self._update(info)
-        except Exception as error:
-            raise _named(error) from error
+    @_told
+    def receive_weights(self, given, load_weights=None):
+        """Moves the live weights to the version that the image is at. Takes fields of UpdateInfo."""
+        self._update(_parse(UpdateInfo, given, "update_info"))
         self._updated = True
 
+    @_told
     def finish_weight_update(self):
         if not self._updated:
-            raise _named(Conflict("finish_weight_update: this session has updated nothing"))
+            raise Conflict("finish_weight_update: this session has updated nothing")
         self._updated = False
 
     def set_weight_update_target(self, model, model_config):
@@ -184,10 +204,11 @@ class Engine(WeightTransferEngine):
 
     def rpc(self, request):
         """One request, a dict with "op": status; prepare (version, round); prove (scope: touched or
-        all). Gives a dict."""
+        all); outcome (of the last call of vLLM's own). Gives a dict: of several workers one with "error"
+        where one alone raises."""
         try:
             op = request.get("op")
-            known = {"status": (), "prepare": ("version", "round"), "prove": ("scope",)}
+            known = {"status": (), "prepare": ("version", "round"), "prove": ("scope",), "outcome": ()}
             if op not in known:
                 raise InvalidArgument(f"op {op!r}: known: {', '.join(known)}")
             unknown = sorted(set(request) - {"op", *known[op]})
@@ -195,9 +216,19 @@ class Engine(WeightTransferEngine):
                 raise InvalidArgument(f"{op}: unknown: {', '.join(unknown)}")
             if op == "prepare":
                 return self._start_prepare(request.get("version"))
-            return self.status() if op == "status" else self._prove_op(request.get("scope", "touched"))
+            if op == "prove":
+                return self._prove_op(request.get("scope", "touched"))
+            if op == "outcome":
+                return self._failed(self._outcome) if self._outcome else {"worker": self.worker}
+            return self.status()
         except Exception as error:
-            raise _named(error) from error
+            named = _named(error)
+            if self.workers == 1:
+                raise named from error
+            return self._failed(str(named))
+
+    def _failed(self, error):
+        return {"worker": self.worker, "error": error}
 
     def status(self):
         """state: new, serving, preparing, prepared, updating or fenced; version, number: what the live
@@ -205,20 +236,26 @@ class Engine(WeightTransferEngine):
         fenced all the while); prepared: uid that the image is ready for; reason: why it is fenced, or
         why the last prepare failed."""
         with self._lock:
-            done, total = self._progress
-            return {"worker": self.worker, "workers": self.workers, "incarnation": self.incarnation,
-                    "state": self._state, "version": self._version, "number": self._number,
-                    "preparing": self._preparing, "prepared": self._prepared,
-                    "reason": self._reason, "done": done, "total": total,
-                    "seconds": dict(self._seconds)}
+            return self._status()
+
+    def _status(self):
+        done, total = self._progress
+        return {"worker": self.worker, "workers": self.workers, "incarnation": self.incarnation,
+                "state": self._state, "version": self._version, "number": self._number,
+                "preparing": self._preparing, "prepared": self._prepared,
+                "reason": self._reason, "done": done, "total": total,
+                "seconds": dict(self._seconds)}
 
     def _start_prepare(self, version):
         self._need_settings()
         if not isinstance(version, str) or not version:
             raise InvalidArgument(f"prepare: version {version!r}: expected a uid, number or alias")
         with self._lock:
+            if self._preparing and version == self._preparing_for:
+                return self._status()  # of a coordinator that is no more, or asks again
             if self._preparing:
-                raise Conflict("a prepare is under way already")
+                raise Conflict(f"a prepare for {self._preparing_for} is under way already")
+            self._preparing_for, self._ready = version, None
             self._preparing, self._prepared, self._progress = True, "", (0, 0)
             if self._state != "fenced":
                 self._state, self._reason = "preparing", ""
@@ -231,8 +268,9 @@ class Engine(WeightTransferEngine):
         begin = time.monotonic()
         uid, failure = "", ""
         try:
-            uid = self._settings.pull(version, progress=self._note_progress)["uid"]
+            pulled = self._settings.pull(version, progress=self._note_progress)["uid"]
             self._ready = self._examine()
+            uid = pulled
         except BaseException as error:  # reported by status: nobody waits for this thread
             failure = f"weightcast {getattr(error, 'code', 'internal')}: prepare {version}: {error}"
         with self._lock:
@@ -539,6 +577,10 @@ def _worker_rpc(worker, request: dict[str, Any]):
     if not isinstance(engine, Engine):
         raise _named(Conflict("this engine was not started with --weight-transfer-config "
                               "'{\"backend\": \"weightcast\"}'"))
+    if request.get("op") == "abandon":  # vLLM has no route that ends an update that nobody finished
+        worker._weight_update_active = False
+        engine.reset_weight_update_target()
+        return {"worker": engine.worker}
     return engine.rpc(request)
 
 

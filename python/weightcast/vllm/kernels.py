@@ -21,10 +21,10 @@ SAMPLE_ROWS = 8
 
 def refuse_unsupported(model_config, parallel_config):
     """Raises InvalidData naming all that cannot be updated, before anything is: quantised weights, and
-    layouts in which a worker has other layers or experts than its neighbours, of which nothing is
-    proven yet."""
+    layouts in which a worker has other layers or experts than its neighbours, or of whose workers vLLM
+    lets only some answer: of those nothing is proven yet."""
     found = {"quantization": getattr(model_config, "quantization", None)}
-    for name in ("pipeline_parallel_size", "prefill_context_parallel_size"):
+    for name in ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size"):
         size = getattr(parallel_config, name, 1)
         found[name] = size if size > 1 else None
     for name in ("enable_expert_parallel", "enable_eplb"):

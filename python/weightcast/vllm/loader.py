@@ -7,10 +7,11 @@ Further keys: version (default "latest"), seed, store, threads, durability. The 
 proven first; a running engine's image is moved only by updates.
 """
 
+from vllm.distributed.parallel_state import get_world_group
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 import weightcast
-from weightcast.errors import InvalidArgument
+from weightcast.errors import Conflict, InvalidArgument
 from weightcast.vllm.settings import Settings
 
 
@@ -29,9 +30,19 @@ class Loader(DefaultModelLoader):
     def download_model(self, model_config):
         self._settings.pull(self._version)
 
+    def _agreed_uid(self):
+        """The version's uid, which the first worker looks up: "latest" may be another a moment later."""
+        group = get_world_group()
+        uid = self._settings.uid(self._version) if group.rank_in_group == 0 else None
+        return uid if group.world_size == 1 else group.broadcast_object(uid, src=0)
+
     def get_all_weights(self, model_config, model):
-        self.download_model(model_config)
+        uid = self._agreed_uid()
+        self._settings.pull(uid)  # on each host
         with weightcast.Image(self._settings.image) as image:
+            if image.version != uid:
+                raise Conflict(f"weightcast: {self._settings.image} moved to version {image.version} "
+                               f"before {uid} was loaded: start again")
             # The engine takes it from here: its weights are known to be this version's.
             model.weightcast_origin = (self._settings, image.version, image.number)
             for name in image.names():

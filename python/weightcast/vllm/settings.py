@@ -4,7 +4,11 @@ import dataclasses
 import os
 
 import weightcast
-from weightcast.errors import InvalidArgument
+from weightcast.errors import InvalidArgument, NotFound
+
+
+# Workers of a host share an image: all but the first wait for its pull, however large it is.
+TURN_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Settings:
         if self.threads < 0:
             raise InvalidArgument(f"threads {self.threads}: expected 0 (all CPUs) or more")
 
+    @property
+    def identity(self):
+        """What an engine cannot change in its life; the rest says how, and may be told anew."""
+        return self.catalog, self.run, self.image, self.keep_canonical
+
     @classmethod
     def parse(cls, given, where):
         """Settings from a dict. Raises InvalidArgument naming every key that is unknown."""
@@ -53,8 +62,18 @@ class Settings:
         except InvalidArgument as error:
             raise InvalidArgument(f"{where}: {error}") from error
 
+    def uid(self, version):
+        """Uid of a version that is named by number, alias, uid or "latest". Raises NotFound."""
+        ready = [v for v in weightcast.versions(self.catalog, self.run) if v["state"] == "READY"]
+        if version == "latest" and ready:
+            return max(ready, key=lambda v: v["number"])["uid"]
+        for row in ready:
+            if version in (str(row["number"]), row["uid"], *row["aliases"]):
+                return row["uid"]
+        raise NotFound(f"run {self.run} has no version {version!r} that is READY")
+
     def pull(self, version, progress=None):
         """Brings the image to a version; see weightcast.pull."""
         return weightcast.pull(self.catalog, self.run, self.image, version=version, seed=self.seed,
                                store=self.store, durability=self.durability, threads=self.threads,
-                               progress=progress)
+                               turn_seconds=TURN_SECONDS, progress=progress)

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from engines import Engine, run_of  # noqa: E402
-from servers import BACKEND, Server, ask, tokens, verified, weightcast as command, words  # noqa: E402
+from servers import BACKEND, Server, ask, post, tokens, verified, weightcast as command, words  # noqa: E402
 
 import weightcast  # noqa: E402
 
@@ -69,3 +69,21 @@ def test_two_workers_of_a_server(expected, tmp_path):
             check_sums(ask(server, "prove", scope="all"), run, number, image)
             if number == 2:
                 assert tokens(server) == expected
+
+
+def test_a_call_that_two_workers_refuse_shifts_no_answer(expected, tmp_path):
+    """vLLM would take the second worker's refusal for its answer to the next call."""
+    run, image = run_of("qwen3"), tmp_path / "image"
+    with Server(run.checkpoint(0), tmp_path / "log", *BACKEND, "--tensor-parallel-size", "2") as server:
+        command(*words([server.url], run, 1, image, "--keep-canonical"))
+        for op, more in (("prepare", {"version": ""}), ("nonsense", {})):
+            answers = ask(server, op, **more)
+            assert [a["worker"] for a in answers] == [0, 1] and all("error" in a for a in answers)
+        command(*words([server.url], run, 1, "/somewhere/else"), code=4)  # both refuse the init
+        post(server.url + "/pause?mode=abort")
+        post(server.url + "/start_weight_update")
+        post(server.url + "/update_weights", {"update_info": {"version": "00" * 16}})
+        assert all("conflict" in a["error"] for a in ask(server, "outcome"))
+        command(*words([server.url], run, 2, image, "--keep-canonical"))  # ends the open update
+        check_sums(ask(server, "prove", scope="all"), run, 2, image)
+        assert tokens(server) == expected
