@@ -490,7 +490,7 @@ std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const st
 // ---- image ----
 
 agent::AgentOptions OptionsOf(const std::string& durability, int threads, double hold_seconds,
-                               double turn_seconds) {
+                              double turn_seconds) {
   agent::AgentOptions options;
   if (durability != "host" && durability != "process") {
     throw Thrown({Code::kInvalidArgument,
@@ -508,7 +508,8 @@ agent::AgentOptions OptionsOf(const std::string& durability, int threads, double
 nb::object Pull(const std::string& catalog_url, const std::string& run, const std::string& image,
                 const std::string& version, const std::string& seed, const std::string& store,
                 const std::string& durability, int threads, double hold_seconds,
-                double turn_seconds, const std::optional<nb::callable>& progress, bool on_main_thread) {
+                double turn_seconds, const std::optional<nb::callable>& progress,
+                bool on_main_thread) {
   const agent::AgentOptions options = OptionsOf(durability, threads, hold_seconds, turn_seconds);
   Progress told(progress, on_main_thread);
   Json json;
@@ -758,7 +759,8 @@ NB_MODULE(_core, m) {
            "labels"_a, "side_files"_a, "wait"_a.none(), "staging_timeout"_a, "encoded"_a.none());
 
   m.def("pull", &Pull, "catalog"_a, "run"_a, "image"_a, "version"_a, "seed"_a, "store"_a,
-        "durability"_a, "threads"_a, "hold_seconds"_a, "turn_seconds"_a, "progress"_a.none(), "on_main_thread"_a);
+        "durability"_a, "threads"_a, "hold_seconds"_a, "turn_seconds"_a, "progress"_a.none(),
+        "on_main_thread"_a);
   m.def("verify", &Verify, "image"_a, "catalog"_a, "threads"_a);
   m.def("versions", &Versions, "catalog"_a, "run"_a);
 

@@ -30,9 +30,9 @@ struct AgentOptions {
   int sync_every = 8;                          // versions between syncs of the image itself (kHost)
   int undo_kept = 1;                           // journals kept for going back
   Duration hold_timeout = seconds(60);         // how long apply waits for readers
-  Duration turn_timeout = seconds(60);         // how long a pull waits for another of the same image
-  Duration lease = seconds(600);               // renewed while the pull goes on
-  bool keep_layout_of_seed = true;  // a new image has the seed's weight files, if one is given
+  Duration turn_timeout = seconds(60);  // how long a pull waits for another of the same image
+  Duration lease = seconds(600);        // renewed while the pull goes on
+  bool keep_layout_of_seed = true;      // a new image has the seed's weight files, if one is given
 };
 
 struct PullReport {
