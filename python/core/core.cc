@@ -372,7 +372,7 @@ class Publisher {
       const trainer::ShardSet shards(Value(ByPlan(specs, spans)));
       trainer::PublishRequest request;
       request.epoch = epoch_;
-      request.number = number ? *number : Value(NextNumber());
+      request.number = number ? *number : Value(trainer::NextNumber(*catalog_, job().run().uid));
       request.step_token = step.empty() ? std::to_string(request.number) : step;
       request.full = full;
       request.store_url = store_->url();
@@ -393,13 +393,6 @@ class Publisher {
   trainer::Job& job() const {
     if (job_) return *job_;
     throw Thrown({Code::kConflict, "the publisher is closed"});
-  }
-
-  Result<int64_t> NextNumber() {
-    const Result<catalog::Version> latest = catalog_->FindVersion(job_->run().uid, "latest");
-    if (latest.ok()) return latest->number + 1;
-    if (latest.error().code == Code::kNotFound) return 1;
-    return latest.error();
   }
 
   std::set<size_t> OwnedParams() const {
@@ -555,11 +548,7 @@ nb::object Versions(const std::string& catalog_url, const std::string& run_name)
     const catalog::Run run = Value(catalog->FindRun(run_name));
     const auto aliases = Value(catalog->ListAliases(run.uid));
     for (const catalog::Version& version : Value(catalog->ListVersions(run.uid))) {
-      std::vector<std::string> names;
-      for (const auto& [name, uid] : aliases) {
-        if (uid == version.uid) names.push_back(name);
-      }
-      json.push_back(apps::ToJson(run, version, names));
+      json.push_back(apps::ToJson(run, version, apps::AliasesOf(aliases, version.uid)));
     }
   }
   return FromJson(json);

@@ -23,15 +23,6 @@ std::string TimeText(int64_t unix_ms) {
   return {text, length};
 }
 
-std::vector<std::string> AliasesOf(const std::map<std::string, VersionUid>& aliases,
-                                   const VersionUid& uid) {
-  std::vector<std::string> names;
-  for (const auto& [name, version] : aliases) {
-    if (version == uid) names.push_back(name);
-  }
-  return names;
-}
-
 std::string ToLine(const Version& version, const std::vector<std::string>& aliases) {
   char text[160];
   std::snprintf(text, sizeof text, "%6lld  %s  %5lld  %-5s  %-9s  %9s  %9s  %s",
@@ -39,7 +30,8 @@ std::string ToLine(const Version& version, const std::vector<std::string>& alias
                 static_cast<long long>(version.epoch.value),
                 std::string(catalog::KindName(version.kind)).c_str(),
                 std::string(catalog::StateName(version.state)).c_str(),
-                PercentText(Density(version)).c_str(), BytesText(version.stats.wire_bytes).c_str(),
+                PercentText(Density(version.stats)).c_str(),
+                BytesText(version.stats.wire_bytes).c_str(),
                 TimeText(version.created_unix_ms).c_str());
   std::string line = text;
   for (const std::string& alias : aliases) line += "  " + alias;

@@ -106,12 +106,11 @@ std::string ToText(const catalog::Run& run, const catalog::Version& version,
                      std::string(catalog::KindName(version.kind)) + ", epoch " +
                      std::to_string(version.epoch.value) + ", uid " + version.uid.hex() + "\n";
   if (stats.elements > 0) {
-    const double density =
-        static_cast<double>(stats.changed_elements) / static_cast<double>(stats.elements);
     text += "  changed " + std::to_string(stats.changed_elements) + " of " +
-            std::to_string(stats.elements) + " elements (" + PercentText(density) + "), wire " +
-            BytesText(stats.wire_bytes) + ", stall " + SecondsText(report.seconds_stall) +
-            ", total " + SecondsText(report.seconds_total) + "\n";
+            std::to_string(stats.elements) + " elements (" + PercentText(Density(stats)) +
+            "), wire " + BytesText(stats.wire_bytes) + ", stall " +
+            SecondsText(report.seconds_stall) + ", total " + SecondsText(report.seconds_total) +
+            "\n";
   }
   if (report.baseline_rebuilt) text += "  the baseline was missing or elsewhere and was rebuilt\n";
   if (report.raw) text += "  no baseline could be had: sent without one\n";
@@ -225,13 +224,7 @@ class Publish {
   }
 
   Status ChooseNumber() {
-    if (flags_.number) {
-      number_ = *flags_.number;
-      return Ok();
-    }
-    const Result<catalog::Version> latest = catalog_->FindVersion(run_->uid, "latest");
-    if (!latest.ok() && latest.error().code != Code::kNotFound) return latest.error();
-    number_ = latest.ok() ? latest->number + 1 : 1;
+    number_ = flags_.number ? *flags_.number : WC_TRY(trainer::NextNumber(*catalog_, run_->uid));
     return Ok();
   }
 

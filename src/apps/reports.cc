@@ -2,12 +2,14 @@
 
 namespace weightcast::apps {
 
+double Density(const catalog::PublishStats& stats) {
+  if (stats.elements == 0) return 0;
+  return static_cast<double>(stats.changed_elements) / static_cast<double>(stats.elements);
+}
+
 Json ToJson(const catalog::Run& run, const catalog::Version& version,
             const trainer::PublishReport& report) {
   const catalog::PublishStats& stats = report.stats;
-  const double density = stats.elements > 0 ? static_cast<double>(stats.changed_elements) /
-                                                  static_cast<double>(stats.elements)
-                                            : 0.0;
   return {{"run", run.name},
           {"number", version.number},
           {"uid", version.uid.hex()},
@@ -18,7 +20,7 @@ Json ToJson(const catalog::Run& run, const catalog::Version& version,
           {"root", version.root.empty() ? Json() : Json(version.root.hex())},
           {"elements", stats.elements},
           {"changed_elements", stats.changed_elements},
-          {"density", density},
+          {"density", Density(stats)},
           {"payload_bytes", stats.payload_bytes},
           {"wire_bytes", stats.wire_bytes},
           {"baseline_rebuilt", report.baseline_rebuilt},
@@ -30,12 +32,6 @@ Json ToJson(const catalog::Run& run, const catalog::Version& version,
             {"store", report.seconds_store},
             {"announce", report.seconds_announce},
             {"total", report.seconds_total}}}};
-}
-
-double Density(const catalog::Version& version) {
-  if (version.stats.elements == 0) return 0;
-  return static_cast<double>(version.stats.changed_elements) /
-         static_cast<double>(version.stats.elements);
 }
 
 Json ToJson(const catalog::Run& run, const catalog::Version& version,
@@ -52,7 +48,7 @@ Json ToJson(const catalog::Run& run, const catalog::Version& version,
           {"root", version.root.empty() ? "" : version.root.hex()},
           {"created", static_cast<double>(version.created_unix_ms) / 1000},
           {"wire_bytes", version.stats.wire_bytes},
-          {"density", Density(version)},
+          {"density", Density(version.stats)},
           {"step", version.step_token},
           {"store", version.store_url},
           {"failure", version.failure},
@@ -88,6 +84,15 @@ Json ToJson(const agent::VerifyReport& report) {
           {"verified", report.verified},       {"bytes", report.bytes},
           {"tensors_bad", report.tensors_bad}, {"side_files_bad", report.side_files_bad},
           {"seconds", report.seconds}};
+}
+
+std::vector<std::string> AliasesOf(const std::map<std::string, VersionUid>& aliases,
+                                   const VersionUid& uid) {
+  std::vector<std::string> names;
+  for (const auto& [name, version] : aliases) {
+    if (version == uid) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace weightcast::apps

@@ -215,35 +215,45 @@ int64_t Target::UnitsOf(int32_t tensor) const {
   return units;
 }
 
-Result<std::vector<Strangers>> Target::Compare(const agent::Journal& journal, bool undo,
-                                               std::span<const int32_t> tensors,
-                                               int threads) const {
-  const auto entries = EntriesOf(journal, tensors);
+template <typename Visit>
+Result<std::vector<int64_t>> Target::CountUnits(const agent::Journal& journal,
+                                                std::span<const agent::JournalEntry* const> entries,
+                                                bool new_units, int threads,
+                                                const Visit& visit) const {
   std::vector<std::vector<uint32_t>> scratch(Size(ThreadCount(threads)));
-  std::map<int32_t, int64_t> found;
-  Mutex mu;
+  std::vector<int64_t> counts(entries.size());
   WC_TRY(ParallelFor(entries.size(), ThreadCount(threads), [&](size_t item, int worker) -> Status {
     const agent::JournalEntry& entry = *entries[item];
     const std::vector<uint32_t>& positions =
         *WC_TRY(PositionsOf(journal, entry, *inventory_, &scratch[Size(worker)]));
     const tensor::Matrix matrix = (*inventory_)[Size(entry.tensor)].matrix();
     const auto units = journal.UnitsOf(entry);
-    const ByteSpan wanted = undo ? units.new_units : units.old_units;
+    const ByteSpan given = new_units ? units.new_units : units.old_units;
     const int64_t first = layout::RunOf(matrix, entry.cell).offset / matrix.unit_bytes;
     Cursor cursor(BlocksOf(entry.tensor), matrix);
-    int64_t strangers = 0;
     delta::WithUnit(Size(matrix.unit_bytes), [&]<typename U>() {
       for (size_t i = 0; i < positions.size(); ++i) {
-        const uint8_t* at = cursor.Find(first + positions[i]);
-        if (at != nullptr && LoadLe<U>(at) != LoadLe<U>(&wanted[i * sizeof(U)])) ++strangers;
+        uint8_t* at = cursor.Find(first + positions[i]);
+        if (at != nullptr && visit(at, LoadLe<U>(&given[i * sizeof(U)]))) ++counts[item];
       }
     });
-    if (strangers > 0) {
-      MutexLock lock(mu);
-      found[entry.tensor] += strangers;
-    }
     return Ok();
   }));
+  return counts;
+}
+
+Result<std::vector<Strangers>> Target::Compare(const agent::Journal& journal, bool undo,
+                                               std::span<const int32_t> tensors,
+                                               int threads) const {
+  const auto entries = EntriesOf(journal, tensors);
+  const auto differs = [](const uint8_t* at, auto unit) {
+    return LoadLe<decltype(unit)>(at) != unit;
+  };
+  const auto counts = WC_TRY(CountUnits(journal, entries, /*new_units=*/undo, threads, differs));
+  std::map<int32_t, int64_t> found;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (counts[i] > 0) found[entries[i]->tensor] += counts[i];
+  }
   std::vector<Strangers> list;
   for (const auto& [tensor, units] : found) list.push_back({tensor, units});
   return list;
@@ -252,30 +262,12 @@ Result<std::vector<Strangers>> Target::Compare(const agent::Journal& journal, bo
 Result<int64_t> Target::Write(const agent::Journal& journal, bool undo,
                               std::span<const int32_t> tensors, int threads) {
   const auto entries = EntriesOf(journal, tensors);
-  std::vector<std::vector<uint32_t>> scratch(Size(ThreadCount(threads)));
-  std::vector<int64_t> written(entries.size());
-  WC_TRY(ParallelFor(entries.size(), ThreadCount(threads), [&](size_t item, int worker) -> Status {
-    const agent::JournalEntry& entry = *entries[item];
-    const std::vector<uint32_t>& positions =
-        *WC_TRY(PositionsOf(journal, entry, *inventory_, &scratch[Size(worker)]));
-    const tensor::Matrix matrix = (*inventory_)[Size(entry.tensor)].matrix();
-    const auto units = journal.UnitsOf(entry);
-    const ByteSpan wanted = undo ? units.old_units : units.new_units;
-    const int64_t first = layout::RunOf(matrix, entry.cell).offset / matrix.unit_bytes;
-    Cursor cursor(BlocksOf(entry.tensor), matrix);
-    delta::WithUnit(Size(matrix.unit_bytes), [&]<typename U>() {
-      for (size_t i = 0; i < positions.size(); ++i) {
-        uint8_t* at = cursor.Find(first + positions[i]);
-        if (at == nullptr) continue;
-        std::memcpy(at, &wanted[i * sizeof(U)], sizeof(U));
-        ++written[item];
-      }
-    });
-    return Ok();
-  }));
-  int64_t sum = 0;
-  for (const int64_t units : written) sum += units;
-  return sum;
+  const auto store = [](uint8_t* at, auto unit) {
+    StoreLe(at, unit);
+    return true;
+  };
+  const auto counts = WC_TRY(CountUnits(journal, entries, /*new_units=*/!undo, threads, store));
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 Result<std::vector<Holding>> Target::DigestLive(std::span<const int32_t> tensors,

@@ -73,6 +73,12 @@ class Target {
 
  private:
   class Cursor;
+  // Of each entry, how many of its units that have a place satisfy visit(address, the journal's old
+  // or new unit).
+  template <typename Visit>
+  Result<std::vector<int64_t>> CountUnits(const agent::Journal& journal,
+                                          std::span<const agent::JournalEntry* const> entries,
+                                          bool new_units, int threads, const Visit& visit) const;
   Target(std::shared_ptr<const tensor::Inventory> inventory, std::vector<Block> blocks);
 
   std::shared_ptr<const tensor::Inventory> inventory_;

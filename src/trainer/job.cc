@@ -37,6 +37,13 @@ Result<catalog::Run> BeginRun(os::World& world, catalog::Catalog& catalog, store
   return catalog.OpenRun({.name = start.name, .inventory = start.inventory, .carried = {}});
 }
 
+Result<int64_t> NextNumber(catalog::Catalog& catalog, const RunUid& run) {
+  const Result<catalog::Version> latest = catalog.FindVersion(run, "latest");
+  if (latest.ok()) return latest->number + 1;
+  if (latest.error().code == Code::kNotFound) return 1;
+  return latest.error();
+}
+
 Result<std::unique_ptr<Job>> Job::Open(os::World& world, catalog::Catalog& catalog,
                                        store::Store& store, catalog::Run run, JobOptions options) {
   const layout::Plan& plan = *options.plan;

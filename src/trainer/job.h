@@ -33,6 +33,9 @@ struct RunStart {
 Result<catalog::Run> BeginRun(os::World& world, catalog::Catalog& catalog, store::Store& store,
                               const RunStart& start);
 
+// The number after the run's latest READY version; 1 if there is none.
+Result<int64_t> NextNumber(catalog::Catalog& catalog, const RunUid& run);
+
 struct JobOptions {
   std::shared_ptr<const layout::Plan> plan;
   RankId rank;

@@ -25,7 +25,6 @@ class Loader(DefaultModelLoader):
         load_config.model_loader_extra_config = {}  # the base class knows no key of ours
         super().__init__(load_config)
         load_config.model_loader_extra_config = {**extra, "version": self._version}
-        self._image = None
 
     def download_model(self, model_config):
         self._settings.pull(self._version)
