@@ -528,14 +528,12 @@ nb::object Verify(const std::string& image, const std::string& catalog_url, int 
   {
     const Unlocked unlocked;
     os::World& world = os::RealWorld();
-    std::optional<std::vector<tensor::TensorDigest>> expected;
+    std::unique_ptr<catalog::Catalog> catalog;
     if (!catalog_url.empty()) {
-      const auto catalog = Value(apps::OpenCatalog(world, catalog_url, /*create=*/false));
-      const agent::Hold hold = Value(agent::Image(world, image).TakeHold(seconds(60)));
-      expected = Value(catalog->GetDigests(hold.manifest().version));
+      catalog = Value(apps::OpenCatalog(world, catalog_url, /*create=*/false));
     }
     json = apps::ToJson(
-        Value(agent::VerifyImage(world, image, threads, expected ? &*expected : nullptr)));
+        Value(agent::VerifyImage(world, image, threads, agent::DigestsIn(catalog.get()))));
   }
   return FromJson(json);
 }

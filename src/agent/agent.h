@@ -103,9 +103,14 @@ struct VerifyReport {
   std::vector<std::string> side_files_bad;
   double seconds = 0;
 };
-// Re-digests every byte of an image under a hold; `expected` replaces the manifest's own digests.
+// The digests that a version must have, one for each tensor of its inventory.
+using DigestsOf = std::function<Result<std::vector<tensor::TensorDigest>>(const VersionUid&)>;
+// By a catalog, which must outlive it; of null, none.
+DigestsOf DigestsIn(catalog::Catalog* catalog);
+// Re-digests every byte of an image under one hold, and compares with those of the version that it
+// claims; without `digests_of`, with the image's own manifest.
 Result<VerifyReport> VerifyImage(os::World& world, const std::string& path, int threads,
-                                 const std::vector<tensor::TensorDigest>* expected,
+                                 const DigestsOf& digests_of,
                                  const std::function<void(int64_t)>& progress = {});
 
 }  // namespace weightcast::agent

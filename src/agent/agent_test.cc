@@ -177,7 +177,7 @@ TEST_F(AgentTest, SideFilesFollowTheVersionForthAndBack) {
   EXPECT_EQ(PullOk(6).how, "undo");
   EXPECT_EQ(PullOk(5).how, "undo");
   EXPECT_EQ(PullOk(7).how, "journal");
-  const auto report = VerifyImage(world(), kImage, 1, nullptr);
+  const auto report = VerifyImage(world(), kImage, 1, {});
   ASSERT_TRUE(report.ok());
   EXPECT_TRUE(report->verified);
 }
@@ -197,7 +197,7 @@ TEST_F(AgentTest, ASideFileThatIsGoneComesBackAlsoAtTheTarget) {
   for (const size_t number : {5UL, 4UL, 5UL}) {
     ASSERT_TRUE(fs().Remove(config).ok());
     PullOk(number);
-    EXPECT_TRUE(VerifyImage(world(), kImage, 1, nullptr)->verified) << number;
+    EXPECT_TRUE(VerifyImage(world(), kImage, 1, {})->verified) << number;
   }
   ASSERT_TRUE(WriteNew(fs(), config, AsBytes("{ }"), false).ok());
   EXPECT_THAT(PullFails(5).message, HasSubstr("config.json"));
@@ -537,7 +537,7 @@ TEST_F(AgentTest, TheKernelsFilesServeAsTheSimulatedOnes) {
       ASSERT_TRUE(report.ok()) << report.error().message;
       EXPECT_EQ(report->how, how) << number;
       EXPECT_EQ(line_.NumberAt(real, image).value(), number);
-      EXPECT_TRUE(VerifyImage(real, image, 2, nullptr)->verified);
+      EXPECT_TRUE(VerifyImage(real, image, 2, {})->verified);
     }
     EXPECT_THAT(real.fs.List(dir.path()).value(),
                 ElementsAre(".image.weightcast-lock", "image", "seed"));

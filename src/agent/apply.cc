@@ -90,8 +90,8 @@ Result<Proof> WriteOps(const StepWork& work, std::span<const Op> ops) {
         });
     WC_TRY(written);
     const SteadyTime begin = clock.Now();
-    const tensor::TensorDigest found = tensor::DigestRun(
-        run.offset, weights.tensor(tensor).subspan(Size(run.offset), Size(run.bytes)));
+    const tensor::TensorDigest found =
+        tensor::DigestRun(run.offset, run.Of(weights.tensor(tensor)));
     proof_ns += (clock.Now() - begin).count();
     if (found == (cell.back().op->undo ? last.old_digest : last.new_digest)) return Ok();
     MutexLock lock(mu);

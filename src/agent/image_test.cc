@@ -162,7 +162,7 @@ TEST_F(ImageTest, AProcessImageIsNotTrustedAfterAHostRestartAndLaidAnew) {
 
 TEST_F(ImageTest, VerifyFindsAnyFlippedByteAndNamesTensorOrFile) {
   PullOk(1);
-  auto clean = VerifyImage(world(), kImage, 1, nullptr);
+  auto clean = VerifyImage(world(), kImage, 1, {});
   ASSERT_TRUE(clean.ok());
   EXPECT_TRUE(clean->verified);
   EXPECT_EQ(clean->root, line_.version(1).root);
@@ -174,7 +174,7 @@ TEST_F(ImageTest, VerifyFindsAnyFlippedByteAndNamesTensorOrFile) {
     const auto size = static_cast<int64_t>(fs().ReadAll(path, kMiB)->size());
     for (int64_t offset = 0; offset < size; offset += 1 + size / 97, ++flips) {
       Flip(path, offset);
-      const auto report = VerifyImage(world(), kImage, 1, nullptr);
+      const auto report = VerifyImage(world(), kImage, 1, {});
       if (report.ok()) {
         EXPECT_FALSE(report->verified) << name << " at " << offset;
         EXPECT_EQ(report->tensors_bad.size() + report->side_files_bad.size(), 1U);
@@ -189,9 +189,13 @@ TEST_F(ImageTest, VerifyFindsAnyFlippedByteAndNamesTensorOrFile) {
 
 TEST_F(ImageTest, VerifyAgainstAnotherVersionListsWhatDiffers) {
   PullOk(1);
-  const auto expected = line_.run().Digests(2);
-  const auto report = VerifyImage(world(), kImage, 1, &expected);
+  VersionUid claimed;
+  const auto report = VerifyImage(world(), kImage, 1, [&](const VersionUid& version) {
+    claimed = version;
+    return line_.run().Digests(2);
+  });
   ASSERT_TRUE(report.ok());
+  EXPECT_EQ(claimed, line_.version(1).uid);
   EXPECT_FALSE(report->verified);
   EXPECT_EQ(report->claimed, line_.version(2).root);
   EXPECT_THAT(report->tensors_bad, testing::Contains("a.weight"));

@@ -190,8 +190,7 @@ class Layer {
       const layout::CellRun run = layout::RunOf(inventory_[Size(tensor)].matrix(), cell);
       base_bytes_ += run.bytes;
       if (request_.tick) request_.tick();
-      return WriteCell(tensor, run,
-                       base->tensor(Size(tensor)).subspan(Size(run.offset), Size(run.bytes)));
+      return WriteCell(tensor, run, run.Of(base->tensor(Size(tensor))));
     });
   }
 
@@ -204,10 +203,10 @@ class Layer {
     for (const transfer::ReplayBatch& batch : batches) {
       for (const transfer::ReplayCell& cell : batch.cells) replayed->Add(cell.tensor, cell.cell);
     }
-    const auto read = [&](const transfer::ReplayCell& cell, Bytes*) -> Result<ByteSpan> {
+    const auto read = [&](const transfer::ReplayCell& cell) {
       const layout::CellRun run = layout::RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
       base_bytes_ += run.bytes;
-      return base->tensor(Size(cell.tensor)).subspan(Size(run.offset), Size(run.bytes));
+      return run.Of(base->tensor(Size(cell.tensor)));
     };
     const auto write = [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) {
       const layout::CellRun run = layout::RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);

@@ -165,9 +165,9 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
   for (const transfer::ReplayBatch& batch : request.batches) total += batch.payload_bytes;
   Mutex mu;
   int64_t done = 0;
-  const auto read = [&](const transfer::ReplayCell& cell, Bytes*) -> Result<ByteSpan> {
+  const auto read = [&](const transfer::ReplayCell& cell) {
     const layout::CellRun run = layout::RunOf(inventory[Size(cell.tensor)].matrix(), cell.cell);
-    return request.weights.tensor(Size(cell.tensor)).subspan(Size(run.offset), Size(run.bytes));
+    return run.Of(request.weights.tensor(Size(cell.tensor)));
   };
   const auto replay = [&](size_t item, int index) -> Status {
     Worker& worker = workers[Size(index)];

@@ -4,16 +4,22 @@
 
 namespace weightcast::agent {
 
+DigestsOf DigestsIn(catalog::Catalog* catalog) {
+  if (catalog == nullptr) return {};
+  return [catalog](const VersionUid& version) { return catalog->GetDigests(version); };
+}
+
 Result<VerifyReport> VerifyImage(os::World& world, const std::string& path, int threads,
-                                 const std::vector<tensor::TensorDigest>* expected,
+                                 const DigestsOf& digests_of,
                                  const std::function<void(int64_t)>& progress) {
   const SteadyTime begin = world.clock.Now();
   Image image(world, path);
   const Hold hold = WC_TRY(image.TakeHold(seconds(60)));  // headers are checked by it
   const Manifest& manifest = hold.manifest();
   const tensor::Inventory& inventory = *hold.directory().inventory();
-  const std::vector<tensor::TensorDigest>& wanted =
-      expected != nullptr ? *expected : manifest.digests;
+  const std::vector<tensor::TensorDigest> wanted =
+      digests_of ? WC_TRY(digests_of(manifest.version).With("the version that " + path + " claims"))
+                 : manifest.digests;
   if (wanted.size() != inventory.size()) {
     return Error{Code::kConflict, path + ": has " + std::to_string(inventory.size()) +
                                       " tensors, to be compared with " +
@@ -25,7 +31,7 @@ Result<VerifyReport> VerifyImage(os::World& world, const std::string& path, int 
       WC_TRY(tensor::DigestAll(inventory, weights, threads, progress));
   VerifyReport report;
   report.root = tensor::ComputeRoot(inventory, found);
-  report.claimed = expected != nullptr ? tensor::ComputeRoot(inventory, *expected) : manifest.root;
+  report.claimed = digests_of ? tensor::ComputeRoot(inventory, wanted) : manifest.root;
   for (size_t t = 0; t < found.size(); ++t) {
     if (found[t] != wanted[t]) report.tensors_bad.push_back(inventory[t].name);
   }

@@ -98,17 +98,10 @@ Status Verify(App& app, const VerifyFlags& flags) {
   if (!flags.engine.empty()) {
     return VerifyEngine(app, flags.engine, flags.catalog, flags.run, seconds(flags.engine_seconds));
   }
-  std::optional<std::vector<tensor::TensorDigest>> expected;
-  if (!flags.catalog.empty()) {
-    const std::unique_ptr<catalog::Catalog> catalog =
-        WC_TRY(app.OpenCatalog(flags.catalog, /*create=*/false));
-    agent::Image image(app.world(), flags.image);
-    const agent::Hold hold = WC_TRY(image.TakeHold(seconds(60)));
-    expected = WC_TRY(catalog->GetDigests(hold.manifest().version)
-                          .With("the version that " + flags.image + " claims"));
-  }
+  std::unique_ptr<catalog::Catalog> catalog;
+  if (!flags.catalog.empty()) catalog = WC_TRY(app.OpenCatalog(flags.catalog, /*create=*/false));
   const agent::VerifyReport report = WC_TRY(agent::VerifyImage(
-      app.world(), flags.image, static_cast<int>(flags.threads), expected ? &*expected : nullptr,
+      app.world(), flags.image, static_cast<int>(flags.threads), agent::DigestsIn(catalog.get()),
       [&](int64_t done) { app.Progress("verify", done, done); }));
   const Json document = ToJson(report);
   if (report.verified) {

@@ -103,13 +103,9 @@ class TargetTest : public testing::TestWithParam<Layout> {
     Bytes body;
     for (int64_t cell = 0; cell < grid.cells(); ++cell) {
       const layout::CellRun run = layout::RunOf(matrix_, cell);
-      const auto part = [&](const Bytes& all) {
-        return ByteSpan(all).subspan(static_cast<size_t>(run.offset),
-                                     static_cast<size_t>(run.bytes));
-      };
       const agent::CellChange change =
-          comparison.Compare(matrix_, grid.CellBox(cell), part(base), part(next));
-      WC_CHECK(writer->Add(0, cell, part(base), part(next), change, &body).ok());
+          comparison.Compare(matrix_, grid.CellBox(cell), run.Of(base), run.Of(next));
+      WC_CHECK(writer->Add(0, cell, run.Of(base), run.Of(next), change, &body).ok());
     }
     WC_CHECK(writer->Finish(false).ok());
     return agent::Journal::Open(machine_.world().fs, "/j", inventory_).value();

@@ -26,19 +26,25 @@ struct Begun {
   std::vector<tensor::TensorDigest> digests;
 };
 
-// Tensors that an engine must prove after it moved from `before`: those that differ; all if the
-// catalog does not know where it came from.
-std::pair<engine::ProofScope, std::vector<int32_t>> Wanted(catalog::Catalog& catalog,
-                                                           const VersionUid& before,
-                                                           const Begun& begun) {
-  std::vector<int32_t> all(begun.digests.size());
+// What an engine must prove: that it holds `version`, having moved there from `since`.
+struct Proven {
+  VersionUid version;
+  VersionUid since;  // empty: nobody knows
+};
+
+// Tensors of `digests` that an engine must prove after it moved from `since`: those that differ;
+// all if the catalog does not know where it came from.
+std::pair<engine::ProofScope, std::vector<int32_t>> Wanted(
+    catalog::Catalog& catalog, const VersionUid& since,
+    const std::vector<tensor::TensorDigest>& digests) {
+  std::vector<int32_t> all(digests.size());
   std::iota(all.begin(), all.end(), 0);
-  if (before.empty()) return {engine::ProofScope::kAll, all};
-  const auto old = catalog.GetDigests(before);
-  if (!old.ok() || old->size() != begun.digests.size()) return {engine::ProofScope::kAll, all};
+  if (since.empty()) return {engine::ProofScope::kAll, all};
+  const auto old = catalog.GetDigests(since);
+  if (!old.ok() || old->size() != digests.size()) return {engine::ProofScope::kAll, all};
   std::erase_if(all, [&](int32_t t) {
     const auto i = static_cast<size_t>(t);
-    return (*old)[i] == begun.digests[i];
+    return (*old)[i] == digests[i];
   });
   return {engine::ProofScope::kTouched, all};
 }
@@ -137,20 +143,21 @@ class Driver {
     const auto to = std::get<RoundCore::CallEngine>(action);
     if (to.call == RoundCall::kPause) paused_since_[to.engine] = world_.clock.Now();
     const RoundCore::Engine& engine = core_.engines()[to.engine];
-    const bool already = engine.already;
-    const bool moved = !already && engine.before && engine.before->whole();
-    const VersionUid before = moved ? engine.before->version : VersionUid{};
-    pool_.Run([this, to, before, already] {
+    const bool already = engine.already && !engine.error;
+    const bool moved = !engine.already && engine.before && engine.before->whole();
+    Proven proven{version_.uid, moved ? engine.before->version : VersionUid{}};
+    if (engine.error && engine.before) proven = {engine.before->version, {}};
+    pool_.Run([this, to, proven, already] {
       const SteadyTime begin = world_.clock.Now();
       RoundCore::Answered answer{to.engine, to.call, Ok(), {}};
-      answer.status = CallFace(*faces_[to.engine], to.call, before, &answer.told);
+      answer.status = CallFace(*faces_[to.engine], to.call, proven, &answer.told);
       if (answer.status.ok() && already && to.call == RoundCall::kProve) Label(*faces_[to.engine]);
       AddSeconds(to.engine, to.call, ToSeconds(world_.clock.Now() - begin));
       mailbox_.Put(std::move(answer));
     });
   }
 
-  Status CallFace(engine::Face& face, RoundCall call, const VersionUid& before,
+  Status CallFace(engine::Face& face, RoundCall call, const Proven& proven,
                   engine::EngineStatus* told) {
     switch (call) {
       case RoundCall::kInit:
@@ -175,20 +182,24 @@ class Driver {
       case RoundCall::kFinish:
         return face.Finish(version_.number, options_.update_timeout);
       case RoundCall::kProve:
-        return Prove(face, before);
+        return Prove(face, proven);
       case RoundCall::kResume:
         return face.Resume(options_.pause_timeout);
     }
     return Ok();
   }
 
-  Status Prove(engine::Face& face, const VersionUid& before) {
-    const auto [scope, wanted] = Wanted(catalog_, before, begun_);
+  Status Prove(engine::Face& face, const Proven& proven) {
+    if (proven.version.empty()) {
+      return Error{Code::kConflict, face.url() + ": was found paused, with no version to prove"};
+    }
+    const auto digests = proven.version == version_.uid
+                             ? begun_.digests
+                             : WC_TRY(catalog_.GetDigests(proven.version));
+    const auto [scope, wanted] = Wanted(catalog_, proven.since, digests);
     const auto workers = WC_TRY(face.Prove(scope, options_.prove_timeout));
-    WC_TRY(engine::CheckVersion(workers, version_.uid).With(face.url()));
-    return engine::Compare(*begun_.inventory, begun_.digests, wanted, workers)
-        .Check()
-        .With(face.url());
+    WC_TRY(engine::CheckVersion(workers, proven.version).With(face.url()));
+    return engine::Compare(*begun_.inventory, digests, wanted, workers).Check().With(face.url());
   }
 
   // Of no weight: what an engine holds is asked of its workers.

@@ -17,8 +17,8 @@ constexpr std::array<std::string_view, 8> kPlaces = {"preparing", "prepared", "p
 
 RoundCall After(RoundCall call) { return static_cast<RoundCall>(static_cast<int>(call) + 1); }
 
-// Whether an engine that failed still serves, whole, what it served before. One that has restarted
-// does not: nobody knows what it came up with.
+// Whether an engine that failed says that it still holds, whole, what it held before. One that has
+// restarted does not: nobody knows what it came up with.
 bool ServesAsBefore(const engine::EngineStatus& now,
                     const std::optional<engine::EngineStatus>& before) {
   if (!now.whole()) return false;
@@ -61,7 +61,7 @@ void RoundCore::OnOk(const Answered& answer) {
       engine.place = Place::kPrepared;
       return;
     case RoundCall::kProve:
-      engine.place = Place::kProven;
+      engine.place = engine.error ? Place::kRefused : Place::kProven;
       return;
     case RoundCall::kResume:
       engine.paused = false;
@@ -94,24 +94,27 @@ void RoundCore::OnError(const Answered& answer) {
 void RoundCore::OnTold(const Answered& answer) {
   Engine& engine = engines_[answer.engine];
   engine.paused = engine.paused || answer.told.paused;
-  if (engine.error) {
-    const bool serves = ServesAsBefore(answer.told, engine.before);
-    if (!engine.before) engine.before = answer.told;
-    const Error error =
-        answer.told.reason.empty() || serves
-            ? *engine.error
-            : Error{engine.error->code, engine.error->message + "; it says: " + answer.told.reason};
-    Leave(engine, serves ? engine.paused ? Place::kRefused : Place::kKept : Place::kFenced, error);
-    return;
-  }
+  if (engine.error) return OnToldAfterError(answer);
   engine.before = answer.told;
-  engine.already =
-      answer.told.state == engine::EngineState::kServing && answer.told.version == version_;
-  if (engine.already) {
-    engine.place = Place::kPrepared;
-  } else {
-    CallNow(answer.engine, RoundCall::kPrepare);
+  engine.already = answer.told.whole() && answer.told.version == version_;
+  // Also then: somebody may have moved its image, without which it proves nothing.
+  CallNow(answer.engine, RoundCall::kPrepare);
+}
+
+void RoundCore::OnToldAfterError(const Answered& answer) {
+  Engine& engine = engines_[answer.engine];
+  const bool serves = ServesAsBefore(answer.told, engine.before);
+  if (!engine.before) engine.before = answer.told;
+  if (!serves) {
+    const std::string& reason = answer.told.reason;
+    return Leave(engine, Place::kFenced,
+                 reason.empty()
+                     ? *engine.error
+                     : Error{engine.error->code, engine.error->message + "; it says: " + reason});
   }
+  // Whoever paused it may have written it, too, and died before it was proven.
+  if (engine.before->paused) return CallNow(answer.engine, RoundCall::kProve);
+  engine.place = engine.paused ? Place::kRefused : Place::kKept;
 }
 
 void RoundCore::OnMark(const Status& status) {
@@ -134,11 +137,11 @@ void RoundCore::OnMark(const Status& status) {
     return;
   }
   // The row is another coordinator's, or out of reach. What is not paused yet serves on; what holds
-  // new weights must not be resumed with them.
+  // new weights must not be resumed with them, nor what was found paused with those that it holds.
   const Error error = status.error().With("the round cannot be " + std::string(StateName(wanted)));
   for (Engine& engine : engines_) {
     if (engine.place == Place::kPrepared) {
-      Leave(engine, engine.paused ? Place::kRefused : Place::kKept, error);
+      Leave(engine, engine.paused ? Place::kFenced : Place::kKept, error);
     }
     if (engine.place == Place::kProven) Leave(engine, Place::kFenced, error);
   }

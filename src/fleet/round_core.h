@@ -6,8 +6,9 @@
 //   ... perform each; feed Answered{...} or Marked{...}; until core.done()
 //
 // What always holds: nobody is paused before every engine is prepared or left out; no new weights
-// are resumed before the round is committed; an engine that is not surely serving is fenced and
-// has a reason. docs/design/round.md.
+// are resumed before the round is committed, and none that another coordinator may have written
+// before they are proven; an engine that is not surely serving is fenced and has a reason.
+// docs/design/round.md.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +82,8 @@ class RoundCore {
     bool paused = false;   // perhaps
     bool already = false;  // it served the version before the round
     std::optional<engine::EngineStatus> before;
-    std::optional<Error> error;  // why it was left out
+    // Why it was left out. A kProve that is called then is of all that it held before.
+    std::optional<Error> error;
   };
 
   RoundCore(std::vector<std::string> urls, const VersionUid& version)
@@ -102,6 +104,7 @@ class RoundCore {
   void OnOk(const Answered& answer);
   void OnError(const Answered& answer);
   void OnTold(const Answered& answer);
+  void OnToldAfterError(const Answered& answer);
   void OnMark(const Status& status);
   void Advance();
   void Resume();

@@ -27,6 +27,7 @@ struct Script {
   After after = After::kWhole;
   bool already = false;  // at the version
   bool paused = false;   // left behind so
+  bool mix = false;      // and holds what it only claims to
   bool fenced = false;   // at first; an update heals it
 };
 
@@ -55,6 +56,8 @@ struct Truth {
       answer.told.paused = paused;
     } else if (call == RoundCall::kPause) {
       paused = true;
+    } else if (call == RoundCall::kProve && weights != claims) {
+      fail(Code::kDataLoss);
     } else if (call == RoundCall::kFinish) {
       weights = claims = kNew;
       fenced = false;
@@ -92,6 +95,7 @@ std::vector<Script> AllScripts() {
   std::vector<Script> scripts = {{.name = "well"},
                                  {.name = "already", .already = true},
                                  {.name = "left paused", .paused = true},
+                                 {.name = "left paused, a mix", .paused = true, .mix = true},
                                  {.name = "healed", .fenced = true}};
   for (int call = 0; call <= static_cast<int>(RoundCall::kResume); ++call) {
     for (int after = 0; after < static_cast<int>(std::size(kAfter)); ++after) {
@@ -108,10 +112,14 @@ std::vector<Script> AllScripts() {
       scripts.push_back(script);
       script.name += ", left paused";
       script.paused = true;
-      if (fails == RoundCall::kPrepare) scripts.push_back(script);
+      if (asked) scripts.push_back(script);
+      Script mix = script;
+      mix.name += ", a mix";
+      mix.mix = true;
+      if (asked) scripts.push_back(mix);
       script.name += ", already";
       script.already = true;
-      if (fails == RoundCall::kPause || !asked) scripts.push_back(script);
+      if (fails <= RoundCall::kPause || !asked) scripts.push_back(script);
     }
   }
   return scripts;
@@ -127,6 +135,7 @@ class World {
       truth_[i].paused = scripts[i]->paused;
       truth_[i].fenced = scripts[i]->fenced;
       if (scripts[i]->already) truth_[i].weights = truth_[i].claims = kNew;
+      if (scripts[i]->mix) truth_[i].weights = {};
     }
     Take(core_.Step(RoundCore::Begin{}));
   }
@@ -207,8 +216,9 @@ class World {
       if (t.script->fails && !mark_fails_) {
         const bool asked =
             t.script->fails != RoundCall::kAsk && t.script->fails < RoundCall::kProve;
-        EXPECT_EQ(engine.place,
-                  asked && t.script->after == After::kWhole ? Place::kKept : Place::kFenced);
+        EXPECT_EQ(engine.place, asked && t.script->after == After::kWhole && !t.script->mix
+                                    ? Place::kKept
+                                    : Place::kFenced);
       }
     }
     EXPECT_FALSE(serving && (mark_fails_ || core_.state() != RoundState::kCommitted));
@@ -239,8 +249,7 @@ class World {
         EXPECT_NE(engine.place, Place::kAsked) << "paused before all are prepared";
       }
     }
-    if (action.call == RoundCall::kPrepare ||
-        (action.call > RoundCall::kPause && action.call < RoundCall::kProve)) {
+    if (action.call > RoundCall::kPause && action.call < RoundCall::kProve) {
       EXPECT_FALSE(truth_[action.engine].script->already) << "nothing is to be done";
     }
     if (action.call == RoundCall::kResume) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/bytes.h"
 #include "layout/plan.h"
 
 namespace weightcast::layout {
@@ -33,6 +34,10 @@ struct CellGrid {
 struct CellRun {
   int64_t offset = 0;
   int64_t bytes = 0;
+
+  ByteSpan Of(ByteSpan tensor) const {  // all of the tensor's bytes
+    return tensor.subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes));
+  }
 };
 CellRun RunOf(const tensor::Matrix& matrix, int64_t cell);
 

@@ -41,12 +41,9 @@ Result<Weights> ReadVersion(os::World& world, catalog::Catalog& catalog, store::
   for (const transfer::ReplayBatch& batch : chain.Batches(kMiB, 1)) {
     WC_TRY(chain.Replay(
         batch, scratch,
-        [&](const transfer::ReplayCell& cell, Bytes* packed) -> Result<ByteSpan> {
+        [&](const transfer::ReplayCell& cell) {
           const auto t = static_cast<size_t>(cell.tensor);
-          const tensor::Matrix matrix = inventory[t].matrix();
-          packed->resize(static_cast<size_t>(cell.box.units() * matrix.unit_bytes));
-          layout::GatherBox(matrix, cell.box, out[t], *packed);
-          return ByteSpan(*packed);
+          return layout::RunOf(inventory[t].matrix(), cell.cell).Of(out[t]);
         },
         [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) -> Status {
           const auto t = static_cast<size_t>(cell.tensor);

@@ -100,10 +100,9 @@ class Rebuild {
           const auto [begin, end] = ChunksInCell(job_.chunks, tensor, cell);
           return begin != end;
         });
-    const auto read = [&](const transfer::ReplayCell& cell, Bytes*) -> Result<ByteSpan> {
-      const layout::CellRun run = layout::RunOf(MatrixOf(cell.tensor), cell.cell);
-      return seed_->tensor(static_cast<size_t>(cell.tensor))
-          .subspan(static_cast<size_t>(run.offset), static_cast<size_t>(run.bytes));
+    const auto read = [&](const transfer::ReplayCell& cell) {
+      return layout::RunOf(MatrixOf(cell.tensor), cell.cell)
+          .Of(seed_->tensor(static_cast<size_t>(cell.tensor)));
     };
     const auto write = [&](const transfer::ReplayCell& cell,
                            const transfer::ReplayedCell& made) -> Status {

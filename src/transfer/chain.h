@@ -79,14 +79,13 @@ class Chain {
   // Bytes of all its objects: what a replay of all cells fetches, footers included.
   int64_t wire_bytes() const;
 
-  // Replays one batch: fetches its payloads; then for each cell, `base(cell, buffer)` says where
-  // its packed units lie, or packs them into `buffer` (not called if the chain starts full), every
-  // chunk is decoded and proven in order, and `sink` gets the result. Adds to `gained[tensor]` what
-  // the tensor's digest gains: next - base, without units; if it starts full next, with the units
-  // covered. Any thread, each with a scratch and a `gained` of its own. Memory: the batch's
-  // payloads and at most four cells, kept in the scratch. Errors: as Fetch; kDataLoss naming
-  // tensor, box, version and object if a chunk does not prove; those of `base` and `sink`. After an
-  // error `gained` is unspecified.
+  // Replays one batch: fetches its payloads; then for each cell, `base(cell)` says where its units
+  // lie (not called if the chain starts full), every chunk is decoded and proven in order, and
+  // `sink` gets the result. Adds to `gained[tensor]` what the tensor's digest gains: next - base,
+  // without units; if it starts full next, with the units covered. Any thread, each with a scratch
+  // and a `gained` of its own. Memory: the batch's payloads and at most three cells, kept in the
+  // scratch. Errors: as Fetch; kDataLoss naming tensor, box, version and object if a chunk does not
+  // prove; those of `base` and `sink`. After an error `gained` is unspecified.
   //   Requires: gained->size() == the inventory's.
   class Scratch {
    public:
@@ -99,7 +98,7 @@ class Chain {
    private:
     std::unique_ptr<State> state_;
   };
-  using BaseReader = std::function<Result<ByteSpan>(const ReplayCell&, Bytes* buffer)>;
+  using BaseReader = std::function<Result<ByteSpan>(const ReplayCell&)>;
   using CellSink = std::function<Status(const ReplayCell&, const ReplayedCell&)>;
   Status Replay(const ReplayBatch& batch, Scratch& scratch, const BaseReader& base,
                 const CellSink& sink, std::vector<tensor::Partial>* gained) const;

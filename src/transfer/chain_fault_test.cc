@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "layout/cells.h"
 #include "store/wrappers.h"
 #include "transfer/chain.h"
 #include "transfer/testing.h"
@@ -68,10 +69,9 @@ class ChainFaultTest : public testing::Test {
     for (const ReplayBatch& batch : chain.Batches(200, 1)) {
       WC_TRY(chain.Replay(
           batch, scratch,
-          [&](const ReplayCell& cell, Bytes* packed) {
+          [&](const ReplayCell& cell) {
             const auto t = static_cast<size_t>(cell.tensor);
-            *packed = delta::PackBox(run.inventory()[t].matrix(), cell.box, (*state)[t]);
-            return ByteSpan(*packed);
+            return layout::RunOf(run.inventory()[t].matrix(), cell.cell).Of((*state)[t]);
           },
           [&](const ReplayCell& cell, const ReplayedCell& made) {
             std::ranges::copy(made.next, (*state)[static_cast<size_t>(cell.tensor)].begin());

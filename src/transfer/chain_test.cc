@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "base/task_pool.h"
+#include "layout/cells.h"
 #include "layout/gather.h"
 #include "store/wrappers.h"
 #include "transfer/testing.h"
@@ -66,10 +67,9 @@ class ChainTest : public testing::Test {
       const auto w = static_cast<size_t>(worker);
       return chain.Replay(
           batches[item], scratch[w],
-          [&](const ReplayCell& cell, Bytes* packed) {
+          [&](const ReplayCell& cell) {
             const auto t = static_cast<size_t>(cell.tensor);
-            *packed = delta::PackBox(run.inventory()[t].matrix(), cell.box, start[t]);
-            return ByteSpan(*packed);
+            return layout::RunOf(run.inventory()[t].matrix(), cell.cell).Of(start[t]);
           },
           [&](const ReplayCell& cell, const ReplayedCell& made) {
             const auto t = static_cast<size_t>(cell.tensor);
@@ -310,8 +310,8 @@ TEST_F(ChainTest, ErrorsOfReaderSinkAndFetcherForEndIt) {
   const ReplayBatch batch = chain->Batches(kMiB, 1).at(0);
   Chain::Scratch scratch;
   std::vector<tensor::Partial> gained(1);
-  const auto fine_base = [&](const ReplayCell&, Bytes*) { return ByteSpan(run.states()[0][0]); };
-  const auto no_base = [&](const ReplayCell&, Bytes*) -> Result<ByteSpan> { return error; };
+  const auto fine_base = [&](const ReplayCell&) { return ByteSpan(run.states()[0][0]); };
+  const auto no_base = [&](const ReplayCell&) -> Result<ByteSpan> { return error; };
   const auto fine_sink = [](const ReplayCell&, const ReplayedCell&) { return Ok(); };
   const auto no_sink = [&](const ReplayCell&, const ReplayedCell&) -> Status { return error; };
   EXPECT_TRUE(chain->Replay(batch, scratch, fine_base, fine_sink, &gained).ok());

@@ -11,9 +11,8 @@
 namespace weightcast::transfer {
 
 struct Chain::Scratch::State {
-  Bytes payload;  // of the batch
-  Bytes base;     // packed cells, here and below
-  Bytes frames[2];
+  Bytes payload;    // of the batch
+  Bytes frames[2];  // packed cells, here and below
   Bytes box;
   delta::Scratch codec;
 };
@@ -231,7 +230,7 @@ Status Chain::Replay(const ReplayBatch& batch, Scratch& scratch, const BaseReade
     CellReplay replay((*state_->inventory)[tensor], cell.box, &scratch.state());
     ReplayedCell result;
     if (!state_->starts_full) {
-      result.base = WC_TRY(base(cell, &scratch.state().base));
+      result.base = WC_TRY(base(cell));
       replay.SetBase(result.base);
     }
     for (const ChainChunk& chunk : cell.chunks) {

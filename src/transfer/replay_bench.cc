@@ -43,7 +43,7 @@ void Replay(benchmark::State& state, catalog::ReplayStart start, Share share, in
     for (const ReplayBatch& batch : batches) {
       const Status status = chain.Replay(
           batch, scratch,
-          [&](const ReplayCell& cell, Bytes*) {
+          [&](const ReplayCell& cell) {
             return ByteSpan(from).subspan(place(cell), static_cast<size_t>(cell.box.units()) * 2);
           },
           [&](const ReplayCell& cell, const ReplayedCell& made) {

@@ -36,6 +36,7 @@ class FakeEngine:
         self.versions, self.plants = versions, plants or {}
         self.journal = journal if journal is not None else []  # (engine, step), shared by engines
         self.serves, self.prepared, self.state, self.reason = serves, "", "serving" if serves else "new", ""
+        self.image = serves
         self.weights = dict(versions[serves][1]) if serves else {}
         self.touched, self.label, self.init = set(), "", None
         self.paused, self.updating, self.incarnation = False, False, "a1"
@@ -193,12 +194,14 @@ class FakeEngine:
             else:
                 self.state, self.reason = "serving", failure
         else:
-            self.prepared = version
+            self.prepared = self.image = version
             if self.state != "fenced":
                 self.state = "prepared"
         self.preparing = False
 
     def on_prove(self, body, query):
+        if self.image != self.serves:
+            raise Planted(f"weightcast conflict: the image is at {self.image}, this engine at {self.serves}")
         names = self.weights if body["scope"] == "all" else self.touched
         if self.plants.get("prove") == "forgets":
             names = sorted(names)[1:]

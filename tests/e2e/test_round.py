@@ -133,6 +133,25 @@ def test_what_a_dead_coordinator_left_behind_is_proven_and_resumed(fleet):
     assert "prove" in steps and "update_weights" not in steps
 
 
+def test_what_a_dead_coordinator_has_written_is_not_resumed_unproven(fleet):
+    mixed = fleet.engine(1, prepare="later", prove="wrong")
+    none, good = fleet.engine(-1, prepare="later"), fleet.engine(1)
+    mixed.paused = none.paused = True
+    failed = fleet.failing()
+    assert places(failed.document) == ["fenced", "fenced", "serving"]
+    assert mixed.paused and none.paused and not good.paused
+    reasons = [engine["reason"] for engine in failed.document["engines"]]
+    assert "part 3" in reasons[0] and "b: digest" in reasons[0] and "no version to prove" in reasons[1]
+
+
+def test_an_engine_that_serves_it_while_its_image_was_moved(fleet):
+    engine = fleet.engine(2)
+    engine.image = fleet.uids[1]
+    assert places(fleet.round()) == ["serving"]
+    steps = [step for _, step in fleet.journal]
+    assert "prepare" in steps and "prove" in steps and "update_weights" not in steps
+
+
 # What is planted where; how the engine ends; the exit code; what its reason says; is it still paused?
 MISBEHAVIOURS = {
     "hangs when it is told": ({"init_weight_transfer_engine": "hang"}, "kept", UNAVAILABLE, "init", False),

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 
 import numpy
 import pytest
@@ -491,6 +492,31 @@ def test_a_view_keeps_the_hold_and_an_update_names_what_it_waits_for(place):
     assert view.tobytes() == before
     del view
     assert place.pull()["number"] == 2
+    assert_image_is(place.image, weights)
+
+
+def test_a_pull_waits_for_its_turn(place):
+    """As workers of a host do that share an image."""
+    weights = state()
+    with place.publisher(weights) as publisher:
+        publisher.publish(weights).wait()
+    began, goes_on = threading.Event(), threading.Event()
+
+    def stand_still(done, total):
+        began.set()
+        assert goes_on.wait(60)
+
+    first = threading.Thread(target=place.pull, kwargs={"progress": stand_still})
+    first.start()
+    try:
+        assert began.wait(60)
+        with pytest.raises(errors.DeadlineExceeded, match=str(place.image)):
+            place.pull(turn_seconds=0.3)
+        threading.Timer(0.5, goes_on.set).start()
+        assert place.pull(turn_seconds=60)["number"] == 1
+    finally:
+        goes_on.set()
+        first.join()
     assert_image_is(place.image, weights)
 
 

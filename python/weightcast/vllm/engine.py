@@ -233,7 +233,8 @@ class Engine(WeightTransferEngine):
     def status(self):
         """state: new, serving, preparing, prepared, updating or fenced; version, number: what the live
         weights are, "" and -1 if nobody knows; preparing: a prepare is under way (a fenced engine says
-        fenced all the while); prepared: uid that the image is ready for; reason: why it is fenced, or
+        fenced all the while); prepared: uid that the image is ready for, which a serving engine may
+        serve already; reason: why it is fenced, or
         why the last prepare failed."""
         with self._lock:
             return self._status()
@@ -277,7 +278,8 @@ class Engine(WeightTransferEngine):
             self._seconds["prepare"] = time.monotonic() - begin
             self._preparing, self._prepared = False, uid
             if self._state != "fenced":
-                self._state, self._reason = "prepared" if uid else "serving", failure
+                ahead = uid and uid != self._version
+                self._state, self._reason = "prepared" if ahead else "serving", failure
             elif failure:
                 self._reason += f"; {failure}"
 

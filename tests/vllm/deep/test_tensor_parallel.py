@@ -22,10 +22,11 @@ TWO = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
 
 @pytest.fixture(scope="module", autouse=True)
 def places():
-    path = os.path.dirname(os.path.dirname(weightcast.__file__))  # workers are processes of their own
+    package = os.path.dirname(os.path.dirname(weightcast.__file__))
+    here = os.path.dirname(__file__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
-        patch.setenv("PYTHONPATH", path)
+        patch.setenv("PYTHONPATH", f"{package}{os.pathsep}{here}")  # workers are processes of their own
         yield
 
 
@@ -56,6 +57,19 @@ def test_two_workers(expected, tmp_path):
         for number in (1, 2):
             engine.update(run.uids[number])
             check_sums(engine.rpc_all("prove", scope="all"), run, number, tmp_path / "image")
+        assert engine.tokens() == expected
+
+
+def test_two_workers_start_at_one_version(expected, tmp_path):
+    """Though "latest" is another one when the second looks; then a delta."""
+    run, image = run_of("qwen3"), tmp_path / "image"
+    settings = run.settings(image, keep_canonical=True, version="latest")
+    with Engine(run.checkpoint(0), load_format="weightcast", model_loader_extra_config=settings,
+                worker_extension_cls="planted_latest.Extension", **TWO) as engine:
+        check_sums(engine.rpc_all("prove", scope="all"), run, 1, image)
+        assert [s["state"] for s in engine.rpc_all("status")] == ["serving"] * 2
+        engine.update(run.uids[2])
+        check_sums(engine.rpc_all("prove", scope="all"), run, 2, image)
         assert engine.tokens() == expected
 
 
