@@ -1,12 +1,15 @@
 #include "bridge/compile_plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <tuple>
 
 #include "base/text.h"
 #include "bridge/dims.h"
 #include "bridge/expand.h"
 #include "bridge/families/families.h"
+#include "bridge/layers.h"
 
 namespace weightcast::bridge {
 namespace {
@@ -21,31 +24,107 @@ using tensor::TensorSpec;
 // Parameters of all ranks together, of some 150 bytes each: 16 Ki ranks with a thousand each.
 constexpr int64_t kParamsMax = int64_t{1} << 24;
 
-// "decoder.layers.*.x" with 3 -> "decoder.layers.3.x".
-std::string Numbered(std::string_view pattern, int32_t number) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return std::string(pattern);
-  return std::string(pattern.substr(0, star)) + std::to_string(number) +
-         std::string(pattern.substr(star + 1));
+// What the marks in a name stand for.
+struct Numbers {
+  int32_t module = 0;        // '*'
+  int32_t after_layers = 0;  // '+'
+  int32_t expert = 0;        // '#'
+  std::string_view inner;    // '@'
+};
+
+std::string Filled(std::string_view pattern, const Numbers& numbers) {
+  std::string text;
+  for (const char c : pattern) {
+    switch (c) {
+      case '*':
+        text += std::to_string(numbers.module);
+        break;
+      case '+':
+        text += std::to_string(numbers.after_layers);
+        break;
+      case '#':
+        text += std::to_string(numbers.expert);
+        break;
+      case '@':
+        text += numbers.inner;
+        break;
+      default:
+        text += c;
+    }
+  }
+  return text;
 }
 
-std::string KeyOf(const Rule& rule, bool local_spec, int32_t chunk, int32_t local_layer) {
-  const char* name = local_spec && rule.local_name != nullptr ? rule.local_name : rule.name;
-  return "vp" + std::to_string(chunk) + "/" + Numbered(name, local_layer);
+// A rule's name as the trainer spells it.
+const char* SpelledName(const Rule& rule, const MegatronConfig& trainer) {
+  if (trainer.sequential_experts && rule.sequential_name != nullptr) return rule.sequential_name;
+  return trainer.local_spec && rule.local_name != nullptr ? rule.local_name : rule.name;
 }
 
 DType ParamDType(const Rule& rule, const MegatronConfig& trainer) {
   return rule.fp32 ? DType::kF32 : trainer.params_dtype;
 }
 
-// One parameter of one stage: a rule in a chunk, for layer rules with a layer.
-struct Instance {
-  const Rule* rule = nullptr;
+// A chunk of a stage.
+struct Chunk {
   int32_t stage = 0;
   int32_t chunk = 0;
-  int32_t local_layer = 0;
-  int32_t layer = 0;  // global
 };
+
+// One module of a stack.
+struct Module {
+  const Stack* stack = nullptr;
+  Chunk at;
+  int32_t local = 0;   // number in Megatron's name
+  int32_t global = 0;  // and in the checkpoint's
+  LayerKind kind;
+};
+
+// One parameter of a module.
+struct Instance {
+  const Rule* rule = nullptr;
+  const Module* module = nullptr;
+  int32_t expert = -1;  // global; -1: not one expert's
+};
+
+// How many modules a count in config.json says.
+Result<int64_t> CountOf(const HfConfig& model, const char* key) {
+  const int64_t count = model.Int(key).value_or(-1);
+  if (count >= 0 && count <= layout::kLayersMax) return count;
+  return Error{Code::kInvalidData, "config.json: " + std::string(key) + ": expected 0.." +
+                                       std::to_string(layout::kLayersMax)};
+}
+
+// The major number of "4.57.1"; 0 if it says none.
+int MajorOf(std::string_view version) {
+  int major = 0;
+  std::from_chars(version.data(), version.data() + version.size(), major);
+  return major;
+}
+
+// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide nothing:
+// an expert may be square.
+Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
+                                        const CompileOptions& options) {
+  if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
+  bool packed = family.packed_by_default;
+  if (options.reference) {
+    std::string one_name, packed_name;
+    for (const TensorSpec& spec : options.reference->tensors()) {
+      if (MatchesGlob("*.mlp.experts.0.*", spec.name)) one_name = spec.name;
+      if (MatchesGlob("*.mlp.experts.gate_up_proj*", spec.name)) packed_name = spec.name;
+    }
+    if (!one_name.empty() && !packed_name.empty()) {
+      return Error{Code::kInvalidData, "the reference has experts by name (" + one_name +
+                                           ") and packed ones (" + packed_name + ")"};
+    }
+    if (!one_name.empty() || !packed_name.empty()) packed = !packed_name.empty();
+  }
+  if (!packed) return ExpertLayout::kPerName;
+  return family.in_out_before_5 && MajorOf(model.transformers_version) < 5
+             ? ExpertLayout::kPackedInOut
+             : ExpertLayout::kPackedOutIn;
+}
 
 class Compiler {
  public:
@@ -57,8 +136,9 @@ class Compiler {
 
  private:
   Status Check();
-  void ListLayers(const Rule& rule);
+  Status ListModules();
   Status ListInstances();
+  Status ReadSizes();
   Status MakeInventory();
   void AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const;
   Status PlaceShards();
@@ -69,6 +149,11 @@ class Compiler {
   Status Carry(std::vector<TensorSpec>* all);
 
   bool Exists(const Rule& rule) const;
+  std::string KeyOf(const Instance& instance) const;
+  std::string NameOf(const Instance& instance, const Output& output) const;
+  TensorCut CutOf(const Rule& rule) const;
+  Result<const std::vector<Shard>*> ShardsOfRule(const Rule& rule);
+  std::vector<int32_t> RanksOf(const Instance& instance, int32_t shards, int32_t index) const;
   std::vector<Slice> SlicesOf(const Instance& instance, const Shard& shard) const;
 
   const Family& family_;
@@ -76,20 +161,25 @@ class Compiler {
   const MegatronConfig& trainer_;
   const CompileOptions& options_;
   const Topology& topology_ = trainer_.topology;
+  DimSet wanted_;
   Dims dims_;
-  TensorCut cut_;
   bool tied_ = false;
   bool alias_ = false;  // the reference lists the tied output layer
+  ExpertLayout experts_ = ExpertLayout::kPerName;
+  std::vector<Module> modules_;
   std::vector<Instance> instances_;
+  std::map<const Rule*, std::vector<Shard>> shards_of_;
+  std::vector<layout::Coordinates> in_stage_;  // of the ranks of a stage
   std::shared_ptr<const Inventory> inventory_;
   std::vector<RankPlan> ranks_;
   std::vector<SharedShard> shards_;
-  // By (first tensor, shard of it): a tied copy joins the embedding that it repeats.
-  std::map<std::pair<int64_t, int32_t>, ReplicaSet> replicas_;
+  // By (first tensor, expert, shard): a tied copy joins the embedding that it repeats.
+  std::map<std::tuple<int64_t, int32_t, int32_t>, ReplicaSet> replicas_;
   CompiledPlan out_;
 };
 
 bool Compiler::Exists(const Rule& rule) const {
+  const bool query_rank = model_.Int("q_lora_rank").has_value();
   switch (rule.when) {
     case When::kAlways:
       return true;
@@ -97,72 +187,166 @@ bool Compiler::Exists(const Rule& rule) const {
       return !tied_;
     case When::kTiedOverStages:
       return tied_ && topology_.pp > 1;
+    case When::kMtpElsewhere:
+      return trainer_.mtp_layers > 0 && topology_.pp > 1;
+    case When::kQkvBias:
+      return model_.Flag("attention_bias");
+    case When::kQkNorm:
+      return model_.Flag("use_qk_norm");
+    case When::kQueryRank:
+      return query_rank;
+    case When::kNoQueryRank:
+      return !query_rank;
+    case When::kPerName:
+      return experts_ == ExpertLayout::kPerName;
+    case When::kPackedOutIn:
+      return experts_ == ExpertLayout::kPackedOutIn;
+    case When::kPackedInOut:
+      return experts_ == ExpertLayout::kPackedInOut;
   }
   return false;
 }
 
 Status Compiler::Check() {
   WC_TRY(topology_.Check());
-  dims_ = WC_TRY(ReadDims(model_));
   tied_ = IsTied(family_, model_);
   alias_ = tied_ && options_.reference && options_.reference->Find(family_.tied_alias) >= 0;
-  WC_TRY(CheckSameModel(model_, dims_, tied_, trainer_));
-  std::vector<std::string> refused = trainer_.unsupported;
+  experts_ = WC_TRY(ChooseExpertLayout(family_, model_, options_));
+  std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
   for (const std::string_view flag : family_.refused) {
     if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
   }
-  if (topology_.ep > 1) {
+  const bool has_experts = std::ranges::any_of(
+      family_.settings, [](const Setting& s) { return s.key == "num_moe_experts"; });
+  if (topology_.ep > 1 && !has_experts) {
     refused.push_back("expert_model_parallel_size = " + std::to_string(topology_.ep));
   }
-  if (!refused.empty()) {
-    return Error{Code::kInvalidData,
-                 std::string("family ") + family_.name + " has no rules for " + JoinNames(refused)};
+  if (refused.empty()) return Ok();
+  return Error{Code::kInvalidData,
+               std::string("family ") + family_.name + " has no rules for " + JoinNames(refused)};
+}
+
+Status Compiler::ListModules() {
+  const std::vector<LayerKind> kinds = WC_TRY(LayerKinds(family_, model_, trainer_));
+  const Chunk first{0, 0};
+  const Chunk last{topology_.pp - 1, topology_.vpp - 1};
+  for (const Stack& stack : family_.stacks) {
+    const auto add = [&](Chunk at, int32_t number, int32_t global, LayerKind kind) {
+      modules_.push_back({&stack, at, number, global, kind});
+    };
+    const auto add_numbered = [&](Chunk at, int64_t count, LayerKind kind) {
+      for (int32_t i = 0; i < count; ++i) add(at, i, i, kind);
+    };
+    switch (stack.holder) {
+      case Holder::kFirstStage:
+        add(first, 0, 0, {});
+        break;
+      case Holder::kLastStage:
+        add(last, 0, 0, {});
+        break;
+      case Holder::kMtpStage:
+        if (trainer_.mtp_layers > 0) add(last, 0, 0, {});
+        break;
+      case Holder::kLayers:
+        for (int32_t s = 0; s < topology_.pp; ++s) {
+          for (int32_t c = 0; c < topology_.vpp; ++c) {
+            const Topology::LayerRange range = topology_.LayersOf(s, c);
+            for (int32_t i = 0; i < range.count; ++i) {
+              add({s, c}, i, range.first + i, kinds[static_cast<size_t>(range.first + i)]);
+            }
+          }
+        }
+        break;
+      case Holder::kVisionLayers:
+        add_numbered(first, WC_TRY(CountOf(model_, "vision_config.depth")), {});
+        break;
+      case Holder::kDeepstack: {
+        const auto list = model_.int_lists.find("vision_config.deepstack_visual_indexes");
+        const size_t count = list == model_.int_lists.end() ? 0 : list->second.size();
+        add_numbered(first, static_cast<int64_t>(count), {});
+        break;
+      }
+      case Holder::kMtpLayers:
+        add_numbered(last, trainer_.mtp_layers, kinds.back());
+        break;
+    }
   }
-  cut_.ranks = topology_.tp;
-  cut_.vocab_rows = options_.vocab_rows > 0     ? options_.vocab_rows
-                    : trainer_.padded_vocab > 0 ? trainer_.padded_vocab
-                                                : dims_[Dim::kVocab];
   return Ok();
 }
 
-void Compiler::ListLayers(const Rule& rule) {
-  for (int32_t stage = 0; stage < topology_.pp; ++stage) {
-    for (int32_t chunk = 0; chunk < topology_.vpp; ++chunk) {
-      const Topology::LayerRange range = topology_.LayersOf(stage, chunk);
-      for (int32_t i = 0; i < range.count; ++i) {
-        instances_.push_back({&rule, stage, chunk, i, range.first + i});
-      }
-    }
-  }
-}
-
 Status Compiler::ListInstances() {
-  for (const std::span<const Rule> group : family_.rules) {
-    for (const Rule& rule : group) {
-      if (!Exists(rule)) continue;
-      if (rule.holder == Holder::kFirstStage) instances_.push_back({&rule, 0, 0, 0, 0});
-      if (rule.holder == Holder::kLastStage) {
-        instances_.push_back({&rule, topology_.pp - 1, topology_.vpp - 1, 0, 0});
+  WC_TRY(ListModules());
+  int64_t params = 0;
+  for (const Module& module : modules_) {
+    for (const std::span<const Rule> group : module.stack->rules) {
+      for (const Rule& rule : group) {
+        if (!Has(module.kind, rule.only) || !Exists(rule)) continue;
+        wanted_ |= DimsOf(rule);
+        instances_.push_back({&rule, &module, rule.per_expert() ? 0 : -1});
+        params += topology_.world / topology_.pp;
       }
-      if (rule.holder == Holder::kLayer) ListLayers(rule);
+    }
+    if (params > kParamsMax) break;
+  }
+  WC_TRY(ReadSizes());
+  // One instance for all experts becomes one for each.
+  std::vector<Instance> each;
+  for (const Instance& instance : instances_) {
+    const int64_t experts = instance.expert < 0 ? 1 : dims_[Dim::kExperts];
+    params += (experts - 1) * (topology_.world / topology_.pp) / topology_.ep;
+    if (params > kParamsMax) break;
+    for (int32_t e = 0; e < experts; ++e) {
+      each.push_back({instance.rule, instance.module, instance.expert < 0 ? -1 : e});
     }
   }
-  const int64_t params = static_cast<int64_t>(instances_.size()) * (topology_.world / topology_.pp);
+  instances_ = std::move(each);
   if (params <= kParamsMax) return Ok();
   return Error{Code::kInvalidData, "a plan of about " + std::to_string(params) + " parameters on " +
                                        std::to_string(topology_.world) + " ranks; at most " +
                                        std::to_string(kParamsMax)};
 }
 
+Status Compiler::ReadSizes() {
+  dims_ = WC_TRY(ReadDims(model_, wanted_));
+  WC_TRY(CheckSameModel(model_, dims_, wanted_, tied_, trainer_));
+  const int64_t experts = dims_[Dim::kExperts];
+  if (!wanted_[static_cast<size_t>(Dim::kExperts)] || experts % topology_.ep == 0) return Ok();
+  return Error{Code::kInvalidData, std::to_string(experts) +
+                                       " experts are not divisible by expert parallel size " +
+                                       std::to_string(topology_.ep)};
+}
+
+// Of the expert's number in Megatron's name, which counts on its own rank.
+std::string Compiler::KeyOf(const Instance& instance) const {
+  const Module& module = *instance.module;
+  Numbers numbers{.module = module.local, .inner = trainer_.mtp_inner};
+  if (instance.expert >= 0) {
+    const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
+    numbers.expert = instance.expert % a_rank;
+  }
+  return "vp" + std::to_string(module.at.chunk) + "/" + Filled(module.stack->megatron, numbers) +
+         Filled(SpelledName(*instance.rule, trainer_), numbers);
+}
+
+std::string Compiler::NameOf(const Instance& instance, const Output& output) const {
+  const Module& module = *instance.module;
+  const Numbers numbers{.module = module.global,
+                        .after_layers = topology_.num_layers + module.global,
+                        .expert = std::max(0, instance.expert)};
+  const std::string_view name = output.name;
+  if (name.starts_with('/')) return Filled(name.substr(1), numbers);
+  return Filled(module.stack->hf, numbers) + Filled(name, numbers);
+}
+
 void Compiler::AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const {
   const Rule& rule = *instance.rule;
   for (const Output& output : rule.used_outputs()) {
+    if (output.packed && instance.expert > 0) continue;
     TensorSpec spec;
-    spec.name = Numbered(output.name, instance.layer);
+    spec.name = NameOf(instance, output);
     const bool widened = rule.map == layout::ValueMap::kWidenToF32;
     spec.dtype = widened ? DType::kF32 : ParamDType(rule, trainer_);
-    spec.shape = {dims_(output.rows)};
-    if (output.cols) spec.shape.push_back(dims_(*output.cols));
+    spec.shape = ShapeOf(rule, output, dims_);
     specs->push_back(spec);
     if (alias_ && spec.name == family_.tied_to) {
       spec.name = family_.tied_alias;
@@ -181,19 +365,63 @@ Status Compiler::MakeInventory() {
   return Ok();
 }
 
+TensorCut Compiler::CutOf(const Rule& rule) const {
+  TensorCut cut;
+  cut.ranks = rule.per_expert() ? topology_.etp : topology_.tp;
+  cut.vocab_rows = options_.vocab_rows > 0     ? options_.vocab_rows
+                   : trainer_.padded_vocab > 0 ? trainer_.padded_vocab
+                                               : dims_[Dim::kVocab];
+  return cut;
+}
+
+// The same for every layer and expert.
+Result<const std::vector<Shard>*> Compiler::ShardsOfRule(const Rule& rule) {
+  const auto [it, made] = shards_of_.try_emplace(&rule);
+  if (!made) return &it->second;
+  const TensorCut cut = CutOf(rule);
+  for (int32_t index = 0; index < ShardsOf(rule, dims_, cut); ++index) {
+    it->second.push_back(WC_TRY(ExpandRule(rule, dims_, cut, index)));
+  }
+  return &it->second;
+}
+
+// Ranks that hold the index-th of the instance's `shards` shards, in order.
+std::vector<int32_t> Compiler::RanksOf(const Instance& instance, int32_t shards,
+                                       int32_t index) const {
+  const bool per_expert = instance.expert >= 0;
+  const int32_t ranks = per_expert ? topology_.etp : topology_.tp;
+  const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
+  const int32_t begin = instance.module->at.stage * static_cast<int32_t>(in_stage_.size());
+  std::vector<int32_t> found;
+  for (size_t i = 0; i < in_stage_.size(); ++i) {
+    const layout::Coordinates& at = in_stage_[i];
+    const int32_t t = per_expert ? at.etp : at.tp;
+    if (t * shards / ranks != index) continue;
+    if (per_expert && at.ep != instance.expert / a_rank) continue;
+    found.push_back(begin + static_cast<int32_t>(i));
+  }
+  return found;
+}
+
 std::vector<Slice> Compiler::SlicesOf(const Instance& instance, const Shard& shard) const {
   std::vector<Slice> slices;
   int64_t tensors[kOutputsMax] = {};
+  int64_t first_row[kOutputsMax] = {};
   const auto outputs = instance.rule->used_outputs();
   for (size_t o = 0; o < outputs.size(); ++o) {
-    tensors[o] = inventory_->Find(Numbered(outputs[o].name, instance.layer));
+    tensors[o] = inventory_->Find(NameOf(instance, outputs[o]));
+    if (!outputs[o].packed) continue;
+    const TensorSpec& spec = (*inventory_)[static_cast<size_t>(tensors[o])];
+    first_row[o] = spec.matrix().rows / spec.shape[0] * instance.expert;
   }
   for (const Piece& piece : shard.pieces) {
     Slice slice;
     slice.tensor = static_cast<int32_t>(tensors[piece.output]);
     slice.box = piece.box;
+    slice.box.row += first_row[piece.output];
     slice.source = piece.source;
     slice.row_stride = piece.row_stride;
+    slice.col_stride = piece.col_stride;
     slice.map = instance.rule->map;
     slices.push_back(slice);
     if (alias_ && (*inventory_)[static_cast<size_t>(slice.tensor)].name == family_.tied_to) {
@@ -207,21 +435,20 @@ std::vector<Slice> Compiler::SlicesOf(const Instance& instance, const Shard& sha
 // Adds the instance's parameter to every rank that holds a shard of it.
 Status Compiler::PlaceInstance(const Instance& instance) {
   const Rule& rule = *instance.rule;
-  const std::string key = KeyOf(rule, trainer_.local_spec, instance.chunk, instance.local_layer);
-  const int64_t first_tensor = inventory_->Find(Numbered(rule.outputs[0].name, instance.layer));
-  const int32_t a_stage = topology_.world / topology_.pp;
-  const int32_t shards = ShardsOf(rule, cut_);
-  for (int32_t index = 0; index < shards; ++index) {
-    const Shard shard = WC_TRY(ExpandRule(rule, dims_, cut_, index));
+  const std::string key = KeyOf(instance);
+  const int64_t first_tensor = inventory_->Find(NameOf(instance, rule.outputs[0]));
+  const std::vector<Shard>& shards = *WC_TRY(ShardsOfRule(rule));
+  for (size_t index = 0; index < shards.size(); ++index) {
+    const Shard& shard = shards[index];
+    const auto i = static_cast<int32_t>(index);
     const DType dtype = ParamDType(rule, trainer_);
     SharedShard shared;
-    for (int32_t r = instance.stage * a_stage; r < (instance.stage + 1) * a_stage; ++r) {
-      if (shards > 1 && topology_.At(r).tp != index) continue;
+    for (const int32_t r : RanksOf(instance, static_cast<int32_t>(shards.size()), i)) {
       RankPlan& rank = ranks_[static_cast<size_t>(r)];
       shared.places.push_back({r, static_cast<int32_t>(rank.params.size())});
       rank.params.push_back({key, dtype, shard.shape});
     }
-    ReplicaSet& replicas = replicas_[{first_tensor, index}];
+    ReplicaSet& replicas = replicas_[{first_tensor, instance.expert, i}];
     replicas.bytes = shard.real_units * tensor::UnitBytes(dtype);
     replicas.places.insert(replicas.places.end(), shared.places.begin(), shared.places.end());
     if (rule.copy) continue;
@@ -266,6 +493,7 @@ void Compiler::CollectReplicas() {
 
 Status Compiler::PlaceShards() {
   ranks_.resize(static_cast<size_t>(topology_.world));
+  for (int32_t r = 0; r < topology_.world / topology_.pp; ++r) in_stage_.push_back(topology_.At(r));
   for (const Instance& instance : instances_) WC_TRY(PlaceInstance(instance));
   SortParams();
   AssignOwners(*inventory_, shards_, &ranks_);
@@ -346,13 +574,15 @@ bool IsTied(const Family& family, const HfConfig& model) {
 
 int64_t VocabRowsOf(const Family& family, const MegatronConfig& trainer,
                     const std::vector<TensorSpec>& shard) {
-  for (const std::span<const Rule> group : family.rules) {
-    for (const Rule& rule : group) {
-      if (rule.cut != Cut::kVocabRows) continue;
-      const int32_t chunk = rule.holder == Holder::kLastStage ? trainer.topology.vpp - 1 : 0;
-      const std::string key = KeyOf(rule, trainer.local_spec, chunk, 0);
-      const auto it = std::ranges::find(shard, key, &TensorSpec::name);
-      if (it != shard.end() && !it->shape.empty()) return it->shape[0] * trainer.topology.tp;
+  for (const Stack& stack : family.stacks) {
+    for (const std::span<const Rule> group : stack.rules) {
+      for (const Rule& rule : group) {
+        if (rule.cut != Cut::kVocabRows) continue;
+        const int32_t chunk = stack.holder == Holder::kFirstStage ? 0 : trainer.topology.vpp - 1;
+        const std::string key = "vp" + std::to_string(chunk) + "/" + stack.megatron + rule.name;
+        const auto it = std::ranges::find(shard, key, &TensorSpec::name);
+        if (it != shard.end() && !it->shape.empty()) return it->shape[0] * trainer.topology.tp;
+      }
     }
   }
   return 0;

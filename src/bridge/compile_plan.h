@@ -15,6 +15,14 @@
 
 namespace weightcast::bridge {
 
+// How a checkpoint has the weights of its experts.
+enum class ExpertLayout : uint8_t {
+  kAuto,  // as the reference has them, else as the family's checkpoints do
+  kPerName,
+  kPackedOutIn,  // [expert, out, in]
+  kPackedInOut,  // [expert, in, out]
+};
+
 struct CompileOptions {
   // Tensors of the seed or of another checkpoint of the model. If given, what the trainer produces
   // and what is carried must together be exactly these.
@@ -24,6 +32,7 @@ struct CompileOptions {
   // Rows of the embedding over all tensor ranks, as a shard shows them (VocabRowsOf); 0: what the
   // trainer's config says.
   int64_t vocab_rows = 0;
+  ExpertLayout expert_layout = ExpertLayout::kAuto;
 };
 
 // Shard keys that are never weights: Transformer Engine's state and rotary caches.

@@ -310,29 +310,30 @@ TEST(FieldReports, N2AnotherSpellingIsRefusedWithAllUnknownNames) {
 }
 
 constexpr std::string_view kNestedArchitectures[] = {"NestedForTest"};
-constexpr Rule kNestedRules[] = {
+constexpr Rule kNestedEmbedding[] = {
     {.name = "embedding.word_embeddings.weight",
-     .holder = Holder::kFirstStage,
      .cut = Cut::kVocabRows,
-     .outputs = {{"model.language_model.embed_tokens.weight",
-                  {Dim::kVocab},
-                  Extent{Dim::kHidden}}}},
-    {.name = "decoder.layers.*.router.expert_bias",
-     .fp32 = true,
-     .outputs = {{"model.layers.*.gate.bias", {Dim::kHidden}}}},
-    {.name = "decoder.layers.*.norm.weight",
-     .map = layout::ValueMap::kAddOneBf16,
-     .outputs = {{"model.layers.*.norm.weight", {Dim::kHidden}}}},
-    {.name = "decoder.layers.*.wide.weight",
-     .map = layout::ValueMap::kWidenToF32,
-     .outputs = {{"model.layers.*.wide.weight", {Dim::kHidden}}}},
+     .outputs = {{"embed_tokens.weight", {Dim::kVocab, Dim::kHidden}}}},
 };
+constexpr Rule kNestedRules[] = {
+    {.name = "router.expert_bias", .fp32 = true, .outputs = {{"gate.bias", {Dim::kHidden}}}},
+    {.name = "norm.weight",
+     .map = layout::ValueMap::kAddOneBf16,
+     .outputs = {{"norm.weight", {Dim::kHidden}}}},
+    {.name = "wide.weight",
+     .map = layout::ValueMap::kWidenToF32,
+     .outputs = {{"wide.weight", {Dim::kHidden}}}},
+};
+constexpr std::span<const Rule> kNestedFirst[] = {kNestedEmbedding};
 constexpr std::span<const Rule> kNestedGroups[] = {kNestedRules};
+constexpr Stack kNestedStacks[] = {
+    {Holder::kFirstStage, "", "model.language_model.", kNestedFirst},
+    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kNestedGroups},
+};
 constexpr Family kNested = {
     .name = "nested",
     .architectures = kNestedArchitectures,
-    .rules = kNestedGroups,
-    .refused = {},
+    .stacks = kNestedStacks,
     .tied_alias = "lm_head.weight",
     .tied_to = "model.language_model.embed_tokens.weight",
 };
@@ -483,7 +484,7 @@ TEST(Refused, WhatHasNoRuleIsNamed) {
   const ToyModel m = kToys[0];
   const Topology t = World(m.layers, 2);
   MegatronConfig trainer = TrainerOf(m, t);
-  trainer.unsupported = {"num_moe_experts = 8", "attention_output_gate = true"};
+  trainer.settings = {{"num_moe_experts", "8"}, {"attention_output_gate", "true"}};
   EXPECT_THAT(Message(CompilePlan(ModelOf(m), trainer, {})),
               AllOf(HasSubstr("num_moe_experts = 8"), HasSubstr("attention_output_gate")));
   HfConfig model = ModelOf(m);
@@ -491,9 +492,9 @@ TEST(Refused, WhatHasNoRuleIsNamed) {
   EXPECT_THAT(Message(CompilePlan(model, TrainerOf(m, t), {})),
               HasSubstr("config.json's attention_bias"));
   model = ModelOf(m);
-  model.architectures = {"GptOssForCausalLM"};
+  model.architectures = {"Grok1ForCausalLM"};
   EXPECT_THAT(Message(CompilePlan(model, TrainerOf(m, t), {})),
-              AllOf(HasSubstr("no family for architecture GptOssForCausalLM"),
+              AllOf(HasSubstr("no family for architecture Grok1ForCausalLM"),
                     HasSubstr("LlamaForCausalLM")));
   trainer = TrainerOf(m, t);
   trainer.topology.ep = 2;

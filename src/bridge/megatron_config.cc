@@ -1,5 +1,6 @@
 #include "bridge/megatron_config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -10,6 +11,7 @@
 namespace weightcast::bridge {
 namespace {
 
+using layout::kLayersMax;
 using layout::Topology;
 
 Error Bad(std::string what) { return {Code::kInvalidData, "topology.json: " + std::move(what)}; }
@@ -18,12 +20,8 @@ Error Bad(std::string what) { return {Code::kInvalidData, "topology.json: " + st
 constexpr int64_t kSizeMax = int64_t{1} << 31;
 
 // Settings that change what a shard holds: by the plain rules such shards would give wrong weights
-// in silence. These are the values that change nothing.
-struct Supported {
-  const char* key;
-  const char* values;  // as JSON, separated by '|'; null and absent are always fine
-};
-constexpr Supported kSupported[] = {
+// in silence. These are the values that change nothing; a family may have others.
+constexpr Setting kUsual[] = {
     {"layernorm_zero_centered_gamma", "false"},
     {"attention_output_gate", "false"},
     {"multi_latent_attention", "false"},
@@ -34,22 +32,11 @@ constexpr Supported kSupported[] = {
     {"tensor_parallel_num_weight_shards", "1"},
     {"num_moe_experts", ""},
     {"mtp_num_layers", "0"},
-    {"pipeline_model_parallel_layout", ""},
     {"transformer_impl", "\"transformer_engine\"|\"local\""},
 };
 
-std::vector<std::string> Unsupported(const Json& config) {
-  std::vector<std::string> found;
-  for (const Supported& setting : kSupported) {
-    const auto it = config.find(setting.key);
-    if (it == config.end() || it->is_null()) continue;
-    const std::string value = it->dump();
-    if (std::string("|").append(setting.values).append("|").find("|" + value + "|") ==
-        std::string::npos) {
-      found.push_back(std::string(setting.key) + " = " + value);
-    }
-  }
-  return found;
+bool IsSize(const Json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX;
 }
 
 // An integer that may be absent or null.
@@ -170,11 +157,20 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
       ParseJson(text, {.bytes_max = static_cast<size_t>(kTopologyBytesMax)}).With("topology.json"));
   const Json* settings = WC_TRY(JsonObject(json, "config").With("topology.json"));
   MegatronConfig config;
-  config.unsupported = Unsupported(*settings);
+  for (const Setting& setting : kUsual) {
+    const auto it = settings->find(setting.key);
+    if (it == settings->end() || it->is_null()) continue;
+    config.settings.emplace(setting.key, it->dump());
+  }
   WC_TRY(ReadTopology(json, *settings, &config.topology));
   config.padded_vocab = WC_TRY(ReadPaddedVocab(*settings, config.topology.tp));
   const auto impl = settings->find("transformer_impl");
   config.local_spec = impl != settings->end() && *impl == "local";
+  const auto grouped = settings->find("moe_grouped_gemm");
+  config.sequential_experts =
+      config.local_spec || (grouped != settings->end() && *grouped == false);
+  config.mtp_layers = static_cast<int32_t>(
+      std::min<int64_t>(WC_TRY(OptionalInt(*settings, "mtp_num_layers")).value_or(0), kLayersMax));
   if (const auto dtype = settings->find("params_dtype");
       dtype != settings->end() && !dtype->is_null()) {
     const auto known =
@@ -185,10 +181,28 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   const auto tied = settings->find("share_embeddings_and_output_weights");
   if (tied != settings->end() && tied->is_boolean()) config.tied = tied->get<bool>();
   for (const auto& [key, value] : settings->items()) {
-    if (!value.is_number_integer() || value.is_number_unsigned() == false) continue;
-    if (value.get<uint64_t>() <= INT64_MAX) config.ints.emplace(key, value.get<int64_t>());
+    if (IsSize(value)) config.ints.emplace(key, value.get<int64_t>());
+    if (value.is_array() && std::ranges::all_of(value, IsSize)) {
+      config.int_lists.emplace(key, value.get<std::vector<int64_t>>());
+    }
   }
   return config;
+}
+
+std::vector<std::string> Unsupported(const MegatronConfig& trainer, std::span<const Setting> own) {
+  std::vector<std::string> found;
+  for (const Setting& usual : kUsual) {
+    const auto it = trainer.settings.find(usual.key);
+    if (it == trainer.settings.end()) continue;
+    const auto mine = std::ranges::find(own, usual.key, &Setting::key);
+    const std::string_view values = mine == own.end() ? usual.values : mine->values;
+    if (values == "*") continue;
+    const std::string among = "|" + std::string(values) + "|";
+    if (among.find("|" + it->second + "|") == std::string::npos) {
+      found.push_back(std::string(usual.key) + " = " + it->second);
+    }
+  }
+  return found;
 }
 
 Status CheckRankRecord(const Topology& topology, int32_t rank, std::string_view text) {

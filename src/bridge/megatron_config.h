@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "base/units.h"
+#include "bridge/rule.h"
 #include "layout/topology.h"
 #include "tensor/dtype.h"
 
@@ -29,14 +31,20 @@ struct MegatronConfig {
   // What must agree with config.json, where given: hidden_size, num_attention_heads, ...
   std::map<std::string, int64_t, std::less<>> ints;
   std::optional<bool> tied;  // share_embeddings_and_output_weights
-  // "key = value" of settings that change what shards hold and for which there is no rule yet; a
-  // plan is refused by these names.
-  std::vector<std::string> unsupported;
+  std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;
+  bool sequential_experts = false;  // each a module, not one grouped matrix product
+  int32_t mtp_layers = 0;           // modules that predict further tokens
+  std::string mtp_inner = "mtp_model_layer";  // what they call the layer inside of them
+  // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
+  std::map<std::string, std::string, std::less<>> settings;
 
   // Errors: kInvalidData: not JSON; a field of the wrong type; numbers that do not fit
   // (Topology::Check).
   static Result<MegatronConfig> Parse(std::string_view json);
 };
+
+// "key = value" of those settings for which `own` (a family's), else the usual rules, have no value.
+std::vector<std::string> Unsupported(const MegatronConfig& trainer, std::span<const Setting> own);
 
 // Compares the coordinates (and, where recorded, the global layer numbers) in rankN.json with the
 // computed ones. Errors: kInvalidData naming each that differs, with the rank.

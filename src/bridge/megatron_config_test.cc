@@ -38,7 +38,7 @@ TEST(Trainer, ReadsMegatronsOwnNames) {
   EXPECT_EQ(config->params_dtype, tensor::DType::kF32);
   EXPECT_EQ(config->ints.at("hidden_size"), 32);
   EXPECT_EQ(config->tied, true);
-  EXPECT_THAT(config->unsupported, IsEmpty());
+  EXPECT_THAT(Unsupported(*config, {}), IsEmpty());
 }
 
 TEST(Trainer, DefaultsArePlain) {
@@ -73,7 +73,7 @@ TEST(Trainer, SettingsWithoutRulesAreNamed) {
       "layernorm_zero_centered_gamma": true, "attention_output_gate": false, "fp8_param": null,
       "transformer_impl": "inference_optimized")");
   ASSERT_TRUE(config.ok()) << config.error().message;
-  EXPECT_THAT(config->unsupported,
+  EXPECT_THAT(Unsupported(*config, {}),
               ElementsAre("layernorm_zero_centered_gamma = true", "num_moe_experts = 8",
                           "pipeline_model_parallel_layout = \"Et|tL\"",
                           "transformer_impl = \"inference_optimized\""));
