@@ -166,6 +166,8 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   config.padded_vocab = WC_TRY(ReadPaddedVocab(*settings, config.topology.tp));
   const auto impl = settings->find("transformer_impl");
   config.local_spec = impl != settings->end() && *impl == "local";
+  const auto bias = settings->find("moe_router_enable_expert_bias");
+  config.router_bias = bias == settings->end() || *bias != false;
   const auto grouped = settings->find("moe_grouped_gemm");
   config.sequential_experts =
       config.local_spec || (grouped != settings->end() && *grouped == false);

@@ -32,6 +32,7 @@ struct MegatronConfig {
   std::map<std::string, int64_t, std::less<>> ints;
   std::optional<bool> tied;  // share_embeddings_and_output_weights
   std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;
+  bool router_bias = true;          // moe_router_enable_expert_bias, where the trainer says it
   bool sequential_experts = false;  // each a module, not one grouped matrix product
   int32_t mtp_layers = 0;           // modules that predict further tokens
   std::string mtp_inner = "mtp_model_layer";  // what they call the layer inside of them

@@ -127,6 +127,8 @@ enum class When : uint8_t {
   kQkNorm,           // use_qk_norm
   kQueryRank,        // the query has a low-rank projection
   kNoQueryRank,
+  kRouterBias,       // the trainer corrects its router by a bias
+  kSharedExperts,    // n_shared_experts
   kPerName,          // the checkpoint has a tensor for each expert,
   kPackedOutIn,      // or one for all: [expert, out, in]
   kPackedInOut,      // ... [expert, in, out]

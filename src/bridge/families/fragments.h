@@ -301,6 +301,7 @@ constexpr Rule Router(const char* hf) {
 constexpr Rule RouterBias(const char* hf) {
   return {.name = "mlp.router.expert_bias",
           .only = Only::kMoe,
+          .when = When::kRouterBias,
           .fp32 = true,
           .outputs = {{hf, {Dim::kExperts}}}};
 }
@@ -374,11 +375,13 @@ inline constexpr Rule kSharedExpertsRules[] = {
      .cut = Cut::kRows,
      .rows = &kSharedRows,
      .only = Only::kMoe,
+     .when = When::kSharedExperts,
      .outputs = {{"mlp.shared_experts.gate_proj.weight", {Dim::kSharedFfn, Dim::kHidden}},
                  {"mlp.shared_experts.up_proj.weight", {Dim::kSharedFfn, Dim::kHidden}}}},
     {.name = "mlp.shared_experts.linear_fc2.weight",
      .cut = Cut::kCols,
      .only = Only::kMoe,
+     .when = When::kSharedExperts,
      .outputs = {{"mlp.shared_experts.down_proj.weight", {Dim::kHidden, Dim::kSharedFfn}}}},
 };
 inline constexpr Rule kGatedSharedExpertRules[] = {
