@@ -171,12 +171,9 @@ Status BenchPlan(App& app, const PlanFlags& flags) {
   std::snprintf(text, sizeof text, "%lld tensors on %lld ranks, %lld slices: compiled in %.3f s\n",
                 static_cast<long long>(r.tensors), static_cast<long long>(r.ranks),
                 static_cast<long long>(r.slices), r.compile_seconds);
-  Json document = {{"model", flags.model},
-                   {"ranks", r.ranks},
-                   {"tensors", r.tensors},
-                   {"slices", r.slices},
-                   {"bytes", r.bytes},
-                   {"compile_seconds", r.compile_seconds}};
+  Json document = {{"model", flags.model}, {"ranks", r.ranks},
+                   {"tensors", r.tensors}, {"slices", r.slices},
+                   {"bytes", r.bytes},     {"compile_seconds", r.compile_seconds}};
   std::string all = text;
   if (flags.apply) {
     std::snprintf(text, sizeof text, "%s applied at %.2f GB/s, %.2f x memcpy\n",
@@ -194,8 +191,8 @@ Status BenchPlan(App& app, const PlanFlags& flags) {
 std::vector<Command> BenchCommands() {
   return {
       {"bench plan", "measure how fast a large model's plan is compiled, and applied to its shards",
-       "  weightcast bench plan deepseek-v3        # 1024 ranks, compiled only\n"
-       "  weightcast bench plan moe --apply        # 1.3 GB, twice in memory\n",
+       "  weightcast bench plan moe              # 128 experts on 8 ranks, compiled only\n"
+       "  weightcast bench plan moe --apply      # 1.4 GB, twice in memory\n",
        [](Flags& f) {
          auto v = std::make_shared<PlanFlags>();
          f.Argument("MODEL", &v->model, "one of " + JoinNames(bridge::PlanBenchModels()))

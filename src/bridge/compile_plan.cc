@@ -88,7 +88,7 @@ struct Instance {
 };
 
 // How many modules a count in config.json says.
-Result<int64_t> CountOf(const HfConfig& model, const char* key) {
+Result<int64_t> CountIn(const HfConfig& model, const char* key) {
   const int64_t count = model.Int(key).value_or(-1);
   if (count >= 0 && count <= layout::kLayersMax) return count;
   return Error{Code::kInvalidData, "config.json: " + std::string(key) + ": expected 0.." +
@@ -102,8 +102,8 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
-// Told, else as the reference's names are, else as the family's checkpoints are; a checkpoint may have
-// those of its prediction modules otherwise. Shapes decide nothing: an expert may be square.
+// Told, else as the reference's names are, else as the family's checkpoints are; a checkpoint may
+// have those of its prediction modules otherwise. Shapes decide nothing: an expert may be square.
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const Stack& stack,
                                         const HfConfig& model, const CompileOptions& options) {
   if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
@@ -138,6 +138,9 @@ class Compiler {
 
  private:
   Status Check();
+  Result<int64_t> CountOf(Holder holder) const;
+  Chunk ChunkOf(Holder holder) const;
+  void ListLayers(const Stack& stack, const std::vector<LayerKind>& kinds);
   Status ListModules();
   Status ListInstances();
   Status ReadSizes();
@@ -230,49 +233,57 @@ Status Compiler::Check() {
                std::string("family ") + family_.name + " has no rules for " + JoinNames(refused)};
 }
 
+// How many modules a stack that is not the decoder's layers has.
+Result<int64_t> Compiler::CountOf(Holder holder) const {
+  const auto deepstack = model_.int_lists.find("vision_config.deepstack_visual_indexes");
+  switch (holder) {
+    case Holder::kMtpStage:
+      return trainer_.mtp_layers > 0 ? 1 : 0;
+    case Holder::kMtpLayers:
+      return trainer_.mtp_layers;
+    case Holder::kVisionLayers:
+      return CountIn(model_, "vision_config.depth");
+    case Holder::kDeepstack:
+      return deepstack == model_.int_lists.end() ? 0 : std::ssize(deepstack->second);
+    default:
+      return 1;
+  }
+}
+
+Chunk Compiler::ChunkOf(Holder holder) const {
+  switch (holder) {
+    case Holder::kLastStage:
+    case Holder::kMtpStage:
+    case Holder::kMtpLayers:
+      return {topology_.pp - 1, topology_.vpp - 1};
+    default:
+      return {0, 0};
+  }
+}
+
+void Compiler::ListLayers(const Stack& stack, const std::vector<LayerKind>& kinds) {
+  for (int32_t s = 0; s < topology_.pp; ++s) {
+    for (int32_t c = 0; c < topology_.vpp; ++c) {
+      const Topology::LayerRange range = topology_.LayersOf(s, c);
+      for (int32_t i = 0; i < range.count; ++i) {
+        const int32_t layer = range.first + i;
+        modules_.push_back({&stack, {s, c}, i, layer, kinds[static_cast<size_t>(layer)]});
+      }
+    }
+  }
+}
+
 Status Compiler::ListModules() {
   const std::vector<LayerKind> kinds = WC_TRY(LayerKinds(family_, model_, trainer_));
-  const Chunk first{0, 0};
-  const Chunk last{topology_.pp - 1, topology_.vpp - 1};
   for (const Stack& stack : family_.stacks) {
-    const auto add = [&](Chunk at, int32_t number, int32_t global, LayerKind kind) {
-      modules_.push_back({&stack, at, number, global, kind});
-    };
-    const auto add_numbered = [&](Chunk at, int64_t count, LayerKind kind) {
-      for (int32_t i = 0; i < count; ++i) add(at, i, i, kind);
-    };
-    switch (stack.holder) {
-      case Holder::kFirstStage:
-        add(first, 0, 0, {});
-        break;
-      case Holder::kLastStage:
-        add(last, 0, 0, {});
-        break;
-      case Holder::kMtpStage:
-        if (trainer_.mtp_layers > 0) add(last, 0, 0, {});
-        break;
-      case Holder::kLayers:
-        for (int32_t s = 0; s < topology_.pp; ++s) {
-          for (int32_t c = 0; c < topology_.vpp; ++c) {
-            const Topology::LayerRange range = topology_.LayersOf(s, c);
-            for (int32_t i = 0; i < range.count; ++i) {
-              add({s, c}, i, range.first + i, kinds[static_cast<size_t>(range.first + i)]);
-            }
-          }
-        }
-        break;
-      case Holder::kVisionLayers:
-        add_numbered(first, WC_TRY(CountOf(model_, "vision_config.depth")), {});
-        break;
-      case Holder::kDeepstack: {
-        const auto list = model_.int_lists.find("vision_config.deepstack_visual_indexes");
-        const size_t count = list == model_.int_lists.end() ? 0 : list->second.size();
-        add_numbered(first, static_cast<int64_t>(count), {});
-        break;
-      }
-      case Holder::kMtpLayers:
-        add_numbered(last, trainer_.mtp_layers, kinds.back());
-        break;
+    if (stack.holder == Holder::kLayers) {
+      ListLayers(stack, kinds);
+      continue;
+    }
+    const LayerKind kind = stack.holder == Holder::kMtpLayers ? kinds.back() : LayerKind{};
+    const int64_t count = WC_TRY(CountOf(stack.holder));
+    for (int32_t i = 0; i < count; ++i) {
+      modules_.push_back({&stack, ChunkOf(stack.holder), i, i, kind});
     }
   }
   return Ok();

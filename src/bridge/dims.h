@@ -23,7 +23,8 @@ struct Dims {
   int64_t operator()(const Extent& e) const;
 };
 
-// Errors: kInvalidData listing every wanted size that is missing, not in 1..2^24, or does not divide.
+// Errors: kInvalidData listing every wanted size that is missing, not in 1..2^24, or does not
+// divide.
 Result<Dims> ReadDims(const HfConfig& config, const DimSet& wanted);
 
 // Errors: kInvalidData listing every wanted number in which the model's and the trainer's config

@@ -9,8 +9,8 @@
 namespace weightcast::bridge {
 namespace {
 
-// Rows first, first + step, ... of an output, `rows` of them, lying at row `at` of their section, then of
-// the shard.
+// Rows first, first + step, ... of an output, `rows` of them, lying at row `at` of their section,
+// then of the shard.
 struct Run {
   int32_t output = 0;
   int64_t first = 0;
@@ -78,9 +78,9 @@ struct Cutter {
                                            std::to_string(all) + " rows, fewer than the model's " +
                                            std::to_string(real)};
     }
-    WC_TRY(CheckDivides(rule, "rows", all, parts,
-                        rule.per_expert() ? "expert tensor parallel size"
-                                          : "tensor parallel size"));
+    WC_TRY(
+        CheckDivides(rule, "rows", all, parts,
+                     rule.per_expert() ? "expert tensor parallel size" : "tensor parallel size"));
     const int64_t mine = all / parts;
     for (const Run& run : whole) {
       Run part = Clip(run, index * mine, mine);
@@ -156,9 +156,9 @@ Result<Shard> ExpandRule(const Rule& rule, const Dims& dims, const TensorCut& cu
   int64_t cols = vector ? 1 : shard.shape.back();
   int64_t first_col = 0;
   if (rule.cut == Cut::kCols) {
-    WC_TRY(CheckDivides(rule, "columns", cols, parts,
-                        rule.per_expert() ? "expert tensor parallel size"
-                                          : "tensor parallel size"));
+    WC_TRY(
+        CheckDivides(rule, "columns", cols, parts,
+                     rule.per_expert() ? "expert tensor parallel size" : "tensor parallel size"));
     cols /= parts;
     first_col = index * cols;
   }
@@ -180,8 +180,7 @@ Result<Shard> ExpandRule(const Rule& rule, const Dims& dims, const TensorCut& cu
     shard.real_units += run.rows * inner * cols;
   }
   for (Piece& piece : shard.pieces) {
-    const bool packed_vector =
-        vector && rule.outputs[static_cast<size_t>(piece.output)].packed;
+    const bool packed_vector = vector && rule.outputs[static_cast<size_t>(piece.output)].packed;
     if (rule.transposed || packed_vector) Transpose(&piece);
   }
   return shard;

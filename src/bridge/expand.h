@@ -12,8 +12,8 @@
 
 namespace weightcast::bridge {
 
-// `box` of output `output` (its matrix; of a packed one, an expert's part of it): unit (i, j) of the box
-// is unit source + i * row_stride + j * col_stride of the shard.
+// `box` of output `output` (its matrix; of a packed one, an expert's part of it): unit (i, j) of
+// the box is unit source + i * row_stride + j * col_stride of the shard.
 struct Piece {
   int32_t output = 0;
   tensor::Box box;
@@ -38,7 +38,8 @@ struct TensorCut {
 // r * shards / ranks.
 int32_t ShardsOf(const Rule& rule, const Dims& dims, const TensorCut& cut);
 
-// An output's shape: [rows, columns], or [columns, rows] if the rule transposes; experts come first.
+// An output's shape: [rows, columns], or [columns, rows] if the rule transposes; experts come
+// first.
 tensor::Shape ShapeOf(const Rule& rule, const Output& output, const Dims& dims);
 
 // Errors: kInvalidData if rows or columns cannot be cut evenly, naming the parameter and the sizes.

@@ -23,7 +23,8 @@ struct HfConfig {
   // Only the top level counts: a nested text_config repeats a default of its own.
   std::optional<bool> tie_word_embeddings;
   // Every whole number and flag, and lists of whole numbers or of names, of the top level, else of
-  // "text_config"; those of "vision_config" below its name: "vision_config.depth". null means absent.
+  // "text_config"; those of "vision_config" below its name: "vision_config.depth". null means
+  // absent.
   std::map<std::string, int64_t, std::less<>> ints;
   std::map<std::string, bool, std::less<>> flags;
   std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;

@@ -78,7 +78,8 @@ DimSet Attention() {
 Result<Dims> Read(const char* fields) { return ReadDims(Sized(fields), Attention()); }
 
 TEST(Sizes, DefaultsAreHeadsAndHiddenOverHeads) {
-  const auto dims = Read(R"("hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 200)");
+  const auto dims = Read(
+      R"("hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 200)");
   ASSERT_TRUE(dims.ok()) << dims.error().message;
   EXPECT_EQ((*dims)[Dim::kKvHeads], 4);
   EXPECT_EQ((*dims)[Dim::kHeadDim], 8);
@@ -86,12 +87,14 @@ TEST(Sizes, DefaultsAreHeadsAndHiddenOverHeads) {
 }
 
 TEST(Sizes, AHeadDimOfItsOwnIsNotHiddenOverHeads) {
-  const auto dims = Read(R"("hidden_size": 1024, "num_attention_heads": 16, "head_dim": 128, "intermediate_size": 48, "vocab_size": 200)");
+  const auto dims = Read(
+      R"("hidden_size": 1024, "num_attention_heads": 16, "head_dim": 128, "intermediate_size": 48, "vocab_size": 200)");
   EXPECT_EQ((*dims)(Dim::kHeads * Dim::kHeadDim), 2048);
 }
 
 TEST(Sizes, EveryFaultIsListed) {
-  const auto dims = Read(R"("hidden_size": 0, "num_attention_heads": 3, "vocab_size": 99999999999, "num_key_value_heads": -1)");
+  const auto dims = Read(
+      R"("hidden_size": 0, "num_attention_heads": 3, "vocab_size": 99999999999, "num_key_value_heads": -1)");
   ASSERT_FALSE(dims.ok());
   EXPECT_THAT(
       dims.error().message,
@@ -100,12 +103,11 @@ TEST(Sizes, EveryFaultIsListed) {
 }
 
 TEST(Sizes, KvHeadsDivideHeads) {
-  EXPECT_THAT(
-      Read(R"("hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 3,
+  EXPECT_THAT(Read(R"("hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 3,
               "intermediate_size": 48, "vocab_size": 200)")
-          .error()
-          .message,
-      HasSubstr("num_attention_heads 4 is not divisible by num_key_value_heads 3"));
+                  .error()
+                  .message,
+              HasSubstr("num_attention_heads 4 is not divisible by num_key_value_heads 3"));
 }
 
 // What the compiler takes for granted.
@@ -144,10 +146,9 @@ TEST(Families, EachArchitectureHasOneFamilyAndItsRulesFitTogether) {
     for (const std::string_view name : family->architectures) ++architectures[name];
     for (const Stack& stack : family->stacks) {
       const std::string_view prefixes[] = {stack.megatron, stack.hf};
-      const bool numbered = stack.holder == Holder::kLayers ||
-                            stack.holder == Holder::kVisionLayers ||
-                            stack.holder == Holder::kDeepstack ||
-                            stack.holder == Holder::kMtpLayers;
+      const bool numbered =
+          stack.holder == Holder::kLayers || stack.holder == Holder::kVisionLayers ||
+          stack.holder == Holder::kDeepstack || stack.holder == Holder::kMtpLayers;
       EXPECT_EQ(std::ranges::count(prefixes[0], '*'), numbered ? 1 : 0) << prefixes[0];
       EXPECT_EQ(prefixes[1].find_first_of("*+") != std::string_view::npos, numbered);
       for (const std::span<const Rule> group : stack.rules) {

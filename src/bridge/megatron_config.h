@@ -44,7 +44,8 @@ struct MegatronConfig {
   static Result<MegatronConfig> Parse(std::string_view json);
 };
 
-// "key = value" of those settings for which `own` (a family's), else the usual rules, have no value.
+// "key = value" of those settings for which `own` (a family's), else the usual rules, have no
+// value.
 std::vector<std::string> Unsupported(const MegatronConfig& trainer, std::span<const Setting> own);
 
 // Compares the coordinates (and, where recorded, the global layer numbers) in rankN.json with the

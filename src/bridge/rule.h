@@ -107,9 +107,9 @@ struct Section {
 };
 inline constexpr size_t kSectionsMax = 6;
 
-// What a parameter's rows hold, in their order. Cut::kRows cuts every section by itself: what is one
-// section is concatenated over the ranks and then split, so that a rank's first and last group may be
-// parts; a rank's shard has its share of each section, one after the other.
+// What a parameter's rows hold, in their order. Cut::kRows cuts every section by itself: what is
+// one section is concatenated over the ranks and then split, so that a rank's first and last group
+// may be parts; a rank's shard has its share of each section, one after the other.
 struct Rows {
   Section sections[kSectionsMax] = {};  // up to the first without parts
 };
@@ -120,18 +120,18 @@ enum class Only : uint8_t { kAny, kFullAttention, kLinearAttention, kDense, kMoe
 // Whether the parameter exists.
 enum class When : uint8_t {
   kAlways,
-  kUntied,           // embedding and output layer have weights of their own
-  kTiedOverStages,   // they share one weight, and first and last stage are not the same
-  kMtpElsewhere,     // a stage that is not the first predicts further tokens
-  kQkvBias,          // attention_bias
-  kQkNorm,           // use_qk_norm
-  kQueryRank,        // the query has a low-rank projection
+  kUntied,          // embedding and output layer have weights of their own
+  kTiedOverStages,  // they share one weight, and first and last stage are not the same
+  kMtpElsewhere,    // a stage that is not the first predicts further tokens
+  kQkvBias,         // attention_bias
+  kQkNorm,          // use_qk_norm
+  kQueryRank,       // the query has a low-rank projection
   kNoQueryRank,
-  kRouterBias,       // the trainer corrects its router by a bias
-  kSharedExperts,    // n_shared_experts
-  kPerName,          // the checkpoint has a tensor for each expert,
-  kPackedOutIn,      // or one for all: [expert, out, in]
-  kPackedInOut,      // ... [expert, in, out]
+  kRouterBias,     // the trainer corrects its router by a bias
+  kSharedExperts,  // n_shared_experts
+  kPerName,        // the checkpoint has a tensor for each expert,
+  kPackedOutIn,    // or one for all: [expert, out, in]
+  kPackedInOut,    // ... [expert, in, out]
 };
 
 // A canonical tensor. Names are below the stack's; from the root with a leading '/'. '#' is the
@@ -145,7 +145,8 @@ struct Output {
 inline constexpr size_t kOutputsMax = 4;
 
 struct Rule {
-  // Megatron's name below the stack's, with Transformer Engine; '#' is the local number of an expert.
+  // Megatron's name below the stack's, with Transformer Engine; '#' is the local number of an
+  // expert.
   const char* name = nullptr;
   const char* local_name = nullptr;       // its spelling in the local spec, where that differs
   const char* sequential_name = nullptr;  // ... where each expert is a module
@@ -153,9 +154,9 @@ struct Rule {
   const Rows* rows = nullptr;  // none: all of the one output's
   Only only = Only::kAny;
   When when = When::kAlways;
-  bool copy = false;        // another place of the same output, never its owner (a tied output layer)
-  bool fp32 = false;        // held in fp32, whatever the model's dtype is
-  bool transposed = false;  // outputs are [columns, rows]
+  bool copy = false;  // another place of the same output, never its owner (a tied output layer)
+  bool fp32 = false;  // held in fp32, whatever the model's dtype is
+  bool transposed = false;      // outputs are [columns, rows]
   bool halves_swapped = false;  // of the columns
   layout::ValueMap map = layout::ValueMap::kCopy;
   Output outputs[kOutputsMax] = {};  // up to the first without a name
@@ -178,12 +179,12 @@ enum class Holder : uint8_t {
   kLayers,        // the decoder's layers, over all stages
   kVisionLayers,  // numbered, all in the first stage's first chunk
   kDeepstack,
-  kMtpLayers,     // numbered, all where further tokens are predicted
+  kMtpLayers,  // numbered, all where further tokens are predicted
 };
 
 // Modules that rules describe. In both names '*' is a module's number, which for the decoder's
-// layers is local in `megatron` and global in `hf`; '+' is the number after the decoder's layers; '@'
-// is what Megatron calls the layer inside of a prediction module.
+// layers is local in `megatron` and global in `hf`; '+' is the number after the decoder's layers;
+// '@' is what Megatron calls the layer inside of a prediction module.
 struct Stack {
   Holder holder = Holder::kLayers;
   const char* megatron = nullptr;
@@ -191,8 +192,8 @@ struct Stack {
   std::span<const std::span<const Rule>> rules;  // groups that families share
 };
 
-// A setting of the trainer that changes what shards hold, and the values that the rules are for: as JSON,
-// separated by '|'; or "*": any. Absent and null are always fine.
+// A setting of the trainer that changes what shards hold, and the values that the rules are for: as
+// JSON, separated by '|'; or "*": any. Absent and null are always fine.
 struct Setting {
   std::string_view key;
   std::string_view values;
@@ -207,7 +208,7 @@ struct Family {
   std::span<const Setting> settings = {};          // in place of the usual ones
   bool packed_by_default = false;                  // experts, when no checkpoint says
   bool in_out_before_5 = false;  // packed ones, in checkpoints from before transformers 5
-  bool tied_by_default = false;                    // when config.json does not say
+  bool tied_by_default = false;  // when config.json does not say
   // A tied model has no output layer of its own; a checkpoint that lists one all the same
   // (`alias`) gets the embedding's values under that name.
   const char* tied_alias = "lm_head.weight";

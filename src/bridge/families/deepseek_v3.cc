@@ -4,13 +4,15 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"multi_latent_attention", "true"},
-                                 {"num_moe_experts", "*"},
-                                 {"mtp_num_layers", "*"}};
-constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM", "DeepseekV2ForCausalLM"};
+constexpr Setting kSettings[] = {
+    {"multi_latent_attention", "true"}, {"num_moe_experts", "*"}, {"mtp_num_layers", "*"}};
+constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM",
+                                                         "DeepseekV2ForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kLatentAttentionRules, kMlpNormRules, kGatedMlpRules, kMoeNormRules, kExpertsRules, kRouterBiasRules, kSharedExpertsRules};
+constexpr std::span<const Rule> kLayers[] = {kLatentAttentionRules, kMlpNormRules, kGatedMlpRules,
+                                             kMoeNormRules,         kExpertsRules, kRouterBiasRules,
+                                             kSharedExpertsRules};
 constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
 constexpr std::span<const Rule> kMtp[] = {kMtpAfterLayersRules};
 constexpr Stack kDeepseekV3Stacks[] = {

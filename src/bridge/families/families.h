@@ -27,24 +27,9 @@ extern const Family kGptOss;
 extern const Family kMiMo;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,
-    &kQwen2,
-    &kQwen3,
-    &kQwen3Moe,
-    &kQwen3Vl,
-    &kQwen3VlMoe,
-    &kQwen3Next,
-    &kQwen35,
-    &kQwen35Moe,
-    &kQwen35Vl,
-    &kQwen35VlMoe,
-    &kMixtral,
-    &kGlm4,
-    &kGlm4Moe,
-    &kDeepseekV3,
-    &kMiniMaxM2,
-    &kGptOss,
-    &kMiMo,
+    &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,  &kQwen3Vl,     &kQwen3VlMoe,
+    &kQwen3Next, &kQwen35,  &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral,
+    &kGlm4,      &kGlm4Moe, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,
 };
 
 // The family that serves the model's architecture.

@@ -49,19 +49,18 @@ inline constexpr Rows kQkvRows = {
                 {.output = 2, .rows = Dim::kHeadDim}}}}};
 
 // [q heads | their gates | k | v]; the checkpoint has each head's gate behind its query.
-inline constexpr Rows kGatedQkvRows = {
-    {{.groups = Dim::kKvHeads,
-      .parts = {{.output = 0,
-                 .rows = Dim::kHeadDim,
-                 .blocks = Dim::kHeadsPerKvHead,
-                 .stride = {2, Dim::kHeadDim}},
-                {.output = 0,
-                 .rows = Dim::kHeadDim,
-                 .blocks = Dim::kHeadsPerKvHead,
-                 .base = Dim::kHeadDim,
-                 .stride = {2, Dim::kHeadDim}},
-                {.output = 1, .rows = Dim::kHeadDim},
-                {.output = 2, .rows = Dim::kHeadDim}}}}};
+inline constexpr Rows kGatedQkvRows = {{{.groups = Dim::kKvHeads,
+                                         .parts = {{.output = 0,
+                                                    .rows = Dim::kHeadDim,
+                                                    .blocks = Dim::kHeadsPerKvHead,
+                                                    .stride = {2, Dim::kHeadDim}},
+                                                   {.output = 0,
+                                                    .rows = Dim::kHeadDim,
+                                                    .blocks = Dim::kHeadsPerKvHead,
+                                                    .base = Dim::kHeadDim,
+                                                    .stride = {2, Dim::kHeadDim}},
+                                                   {.output = 1, .rows = Dim::kHeadDim},
+                                                   {.output = 2, .rows = Dim::kHeadDim}}}}};
 
 inline constexpr Rule kAttentionNormRules[] = {
     {.name = "self_attention.linear_qkv.layer_norm_weight",
@@ -161,7 +160,7 @@ inline constexpr Rule kLatentAttentionRules[] = {
                   {Dim::kHeads * Dim::kNopeDim + Dim::kHeads * Dim::kValueDim, Dim::kKvRank}}}},
     {.name = "self_attention.linear_proj.weight",
      .cut = Cut::kCols,
-     .outputs = {{"self_attn.o_proj.weight", {Dim::kHidden, Dim::kHeads * Dim::kValueDim}}}},
+     .outputs = {{"self_attn.o_proj.weight", {Dim::kHidden, Dim::kHeads* Dim::kValueDim}}}},
 };
 
 // ---- gated delta net ----
@@ -219,8 +218,7 @@ inline constexpr Rows kQkvzBaRows = {
      OfKeyHeads(0, kQkvzValueRows, {2, Dim::kLinearKeyDim}, kQkvzStride),
      OfKeyHeads(0, kQkvzValueRows, Extent(2, Dim::kLinearKeyDim) + kQkvzValueRows, kQkvzStride),
      OfKeyHeads(1, Dim::kLinearValueHeadsPerKeyHead, {}, kBaStride),
-     OfKeyHeads(1, Dim::kLinearValueHeadsPerKeyHead, Dim::kLinearValueHeadsPerKeyHead,
-                kBaStride)}};
+     OfKeyHeads(1, Dim::kLinearValueHeadsPerKeyHead, Dim::kLinearValueHeadsPerKeyHead, kBaStride)}};
 inline constexpr Rule kDeltaNetGroupedInputRules[] = {
     {.name = "self_attention.in_proj.weight",
      .cut = Cut::kRows,
@@ -306,14 +304,14 @@ constexpr Rule RouterBias(const char* hf) {
           .outputs = {{hf, {Dim::kExperts}}}};
 }
 constexpr Rule ExpertGateUp(const char* gate, const char* up, When when) {
-  return {.name = kExpertFc1,
-          .sequential_name = kSequentialFc1,
-          .cut = Cut::kRows,
-          .rows = &kExpertRows,
-          .only = Only::kMoe,
-          .when = when,
-          .outputs = {{gate, {Dim::kExpertFfn, Dim::kHidden}},
-                      {up, {Dim::kExpertFfn, Dim::kHidden}}}};
+  return {
+      .name = kExpertFc1,
+      .sequential_name = kSequentialFc1,
+      .cut = Cut::kRows,
+      .rows = &kExpertRows,
+      .only = Only::kMoe,
+      .when = when,
+      .outputs = {{gate, {Dim::kExpertFfn, Dim::kHidden}}, {up, {Dim::kExpertFfn, Dim::kHidden}}}};
 }
 constexpr Rule ExpertDown(const char* hf, When when) {
   return {.name = kExpertFc2,

@@ -5,8 +5,8 @@ namespace weightcast::bridge {
 namespace {
 
 // Norms after attention and MLP besides those before them; gate and up are one tensor.
-constexpr Rows kGateUpRows = {{{.parts = {{.rows = Dim::kFfn}}},
-                               {.parts = {{.rows = Dim::kFfn, .base = Dim::kFfn}}}}};
+constexpr Rows kGateUpRows = {
+    {{.parts = {{.rows = Dim::kFfn}}}, {.parts = {{.rows = Dim::kFfn, .base = Dim::kFfn}}}}};
 constexpr Rule kGlm4Rules[] = {
     {.name = "mlp.linear_fc1.weight",
      .cut = Cut::kRows,
@@ -24,7 +24,8 @@ constexpr Rule kGlm4Rules[] = {
 constexpr std::string_view kGlm4Architectures[] = {"Glm4ForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kMlpNormRules, kGlm4Rules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules,
+                                             kQkvBiasIfSetRules, kMlpNormRules, kGlm4Rules};
 constexpr Stack kGlm4Stacks[] = {
     {Holder::kFirstStage, "", "model.", kFirst},
     {Holder::kLastStage, "", "model.", kLast},

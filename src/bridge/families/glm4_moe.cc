@@ -8,7 +8,10 @@ constexpr Setting kSettings[] = {{"num_moe_experts", "*"}, {"mtp_num_layers", "*
 constexpr std::string_view kGlm4MoeArchitectures[] = {"Glm4MoeForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormIfSetRules, kMlpNormRules, kGatedMlpRules, kMoeNormRules, kExpertsRules, kRouterBiasRules, kSharedExpertsRules};
+constexpr std::span<const Rule> kLayers[] = {
+    kAttentionNormRules, kAttentionRules,    kQkvBiasIfSetRules, kQkNormIfSetRules,
+    kMlpNormRules,       kGatedMlpRules,     kMoeNormRules,      kExpertsRules,
+    kRouterBiasRules,    kSharedExpertsRules};
 constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
 constexpr std::span<const Rule> kMtp[] = {kMtpAfterLayersRules};
 constexpr Stack kGlm4MoeStacks[] = {

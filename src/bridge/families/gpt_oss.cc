@@ -46,7 +46,8 @@ constexpr Rule kGptOssRules[] = {
 constexpr std::string_view kGptOssArchitectures[] = {"GptOssForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasRules, kMoeNormRules, kGptOssRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasRules,
+                                             kMoeNormRules, kGptOssRules};
 constexpr Stack kGptOssStacks[] = {
     {Holder::kFirstStage, "", "model.", kFirst},
     {Holder::kLastStage, "", "model.", kLast},

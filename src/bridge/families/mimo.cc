@@ -14,7 +14,8 @@ constexpr Setting kSettings[] = {{"mtp_num_layers", "*"}};
 constexpr std::string_view kMiMoArchitectures[] = {"MiMoForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasRules, kMlpNormRules, kGatedMlpRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasRules,
+                                             kMlpNormRules, kGatedMlpRules};
 constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
 constexpr std::span<const Rule> kMtp[] = {kMiMoMtpRules};
 constexpr Stack kMiMoStacks[] = {

@@ -18,7 +18,8 @@ constexpr Rule kMiniMaxRules[] = {
 constexpr std::string_view kMiniMaxM2Architectures[] = {"MiniMaxM2ForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMoeNormRules, kSparseMoeRules, kMiniMaxRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMoeNormRules,
+                                             kSparseMoeRules, kMiniMaxRules};
 constexpr Stack kMiniMaxM2Stacks[] = {
     {Holder::kFirstStage, "", "model.", kFirst},
     {Holder::kLastStage, "", "model.", kLast},

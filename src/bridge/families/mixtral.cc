@@ -8,7 +8,8 @@ constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kMixtralArchitectures[] = {"MixtralForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMoeNormRules, kSparseMoeRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMoeNormRules,
+                                             kSparseMoeRules};
 constexpr Stack kMixtralStacks[] = {
     {Holder::kFirstStage, "", "model.", kFirst},
     {Holder::kLastStage, "", "model.", kLast},

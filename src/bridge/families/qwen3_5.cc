@@ -13,8 +13,12 @@ constexpr const char* kTiedTo = "model.language_model.embed_tokens.weight";
 
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kGatedAttentionRules, kQkNormRules, kDeltaNetRules, kDeltaNetInputRules, kMlpNormRules, kGatedMlpRules};
-constexpr std::span<const Rule> kMoeLayers[] = {kAttentionNormRules, kGatedAttentionRules, kQkNormRules, kDeltaNetRules, kDeltaNetInputRules, kMoeNormRules, kExpertsRules, kGatedSharedExpertRules};
+constexpr std::span<const Rule> kLayers[] = {
+    kAttentionNormRules, kGatedAttentionRules, kQkNormRules,  kDeltaNetRules,
+    kDeltaNetInputRules, kMlpNormRules,        kGatedMlpRules};
+constexpr std::span<const Rule> kMoeLayers[] = {
+    kAttentionNormRules, kGatedAttentionRules, kQkNormRules,  kDeltaNetRules,
+    kDeltaNetInputRules, kMoeNormRules,        kExpertsRules, kGatedSharedExpertRules};
 constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
 constexpr std::span<const Rule> kMtp[] = {kMtpRules};
 constexpr std::string_view kQwen35Architectures[] = {"Qwen3_5ForCausalLM"};
@@ -41,7 +45,8 @@ constexpr std::string_view kQwen35VlArchitectures[] = {"Qwen3_5ForConditionalGen
 constexpr Stack kQwen35VlStacks[] = {
     {Holder::kFirstStage, "language_model.", "model.language_model.", kFirst},
     {Holder::kLastStage, "language_model.", "model.language_model.", kLast},
-    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.", kLayers},
+    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
+     kLayers},
     {Holder::kMtpStage, "language_model.", "model.language_model.", kMtpFirst},
     {Holder::kMtpLayers, "language_model.mtp.layers.*.", "mtp.layers.*.", kMtp},
     {Holder::kMtpLayers, "language_model.mtp.layers.*.@.", "mtp.layers.*.", kLayers},
@@ -54,7 +59,8 @@ constexpr std::string_view kQwen35VlMoeArchitectures[] = {"Qwen3_5MoeForConditio
 constexpr Stack kQwen35VlMoeStacks[] = {
     {Holder::kFirstStage, "language_model.", "model.language_model.", kFirst},
     {Holder::kLastStage, "language_model.", "model.language_model.", kLast},
-    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.", kMoeLayers},
+    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
+     kMoeLayers},
     {Holder::kMtpStage, "language_model.", "model.language_model.", kMtpFirst},
     {Holder::kMtpLayers, "language_model.mtp.layers.*.", "mtp.layers.*.", kMtp},
     {Holder::kMtpLayers, "language_model.mtp.layers.*.@.", "mtp.layers.*.", kMoeLayers},

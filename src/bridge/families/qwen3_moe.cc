@@ -8,7 +8,9 @@ constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules, kMlpNormRules, kGatedMlpRules, kMoeNormRules, kExpertsRules};
+constexpr std::span<const Rule> kLayers[] = {
+    kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules,
+    kMlpNormRules,       kGatedMlpRules,  kMoeNormRules,      kExpertsRules};
 constexpr Stack kQwen3MoeStacks[] = {
     {Holder::kFirstStage, "", "model.", kFirst},
     {Holder::kLastStage, "", "model.", kLast},

@@ -11,7 +11,16 @@ constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
 constexpr std::string_view kQwen3NextArchitectures[] = {"Qwen3NextForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kGatedAttentionRules, kQkNormRules, kDeltaNetRules, kDeltaNetGroupedInputRules, kMlpNormRules, kGatedMlpRules, kMoeNormRules, kExpertsRules, kGatedSharedExpertRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules,
+                                             kGatedAttentionRules,
+                                             kQkNormRules,
+                                             kDeltaNetRules,
+                                             kDeltaNetGroupedInputRules,
+                                             kMlpNormRules,
+                                             kGatedMlpRules,
+                                             kMoeNormRules,
+                                             kExpertsRules,
+                                             kGatedSharedExpertRules};
 constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
 constexpr std::span<const Rule> kMtp[] = {kMtpRules};
 constexpr Stack kQwen3NextStacks[] = {

@@ -11,11 +11,14 @@ constexpr const char* kTiedTo = "model.language_model.embed_tokens.weight";
 constexpr std::string_view kQwen3VlArchitectures[] = {"Qwen3VLForConditionalGeneration"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
-constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules, kMlpNormRules, kGatedMlpRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules,
+                                             kQkvBiasIfSetRules,  kQkNormRules,
+                                             kMlpNormRules,       kGatedMlpRules};
 constexpr Stack kQwen3VlStacks[] = {
     {Holder::kFirstStage, "language_model.", "model.language_model.", kFirst},
     {Holder::kLastStage, "language_model.", "model.language_model.", kLast},
-    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.", kLayers},
+    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
+     kLayers},
     kPatchStack,
     kVisionLayersStack,
     kMergerStack,
@@ -23,11 +26,14 @@ constexpr Stack kQwen3VlStacks[] = {
 };
 
 constexpr std::string_view kQwen3VlMoeArchitectures[] = {"Qwen3VLMoeForConditionalGeneration"};
-constexpr std::span<const Rule> kMoeLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules, kMlpNormRules, kGatedMlpRules, kMoeNormRules, kExpertsRules};
+constexpr std::span<const Rule> kMoeLayers[] = {
+    kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules,
+    kMlpNormRules,       kGatedMlpRules,  kMoeNormRules,      kExpertsRules};
 constexpr Stack kQwen3VlMoeStacks[] = {
     {Holder::kFirstStage, "language_model.", "model.language_model.", kFirst},
     {Holder::kLastStage, "language_model.", "model.language_model.", kLast},
-    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.", kMoeLayers},
+    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
+     kMoeLayers},
     kPatchStack,
     kVisionLayersStack,
     kMergerStack,

@@ -1,5 +1,5 @@
-// The vision tower of Qwen3-VL and Qwen3.5: Megatron's own, all of it on the first stage. Facts: the
-// Hugging Face modelling files and Megatron-Bridge's tables.
+// The vision tower of Qwen3-VL and Qwen3.5: Megatron's own, all of it on the first stage. Facts:
+// the Hugging Face modelling files and Megatron-Bridge's tables.
 #pragma once
 
 #include "bridge/rule.h"
@@ -18,8 +18,7 @@ inline constexpr Rule kPatchRules[] = {
      .outputs = {{"patch_embed.proj.weight",
                   {Dim::kVisionHidden, Dim::kVisionChannels, Dim::kVisionFrames, Dim::kVisionPatch,
                    Dim::kVisionPatch}}}},
-    {.name = "patch_embed.proj.bias",
-     .outputs = {{"patch_embed.proj.bias", {Dim::kVisionHidden}}}},
+    {.name = "patch_embed.proj.bias", .outputs = {{"patch_embed.proj.bias", {Dim::kVisionHidden}}}},
     {.name = "pos_embed.weight",
      .outputs = {{"pos_embed.weight", {Dim::kVisionPositions, Dim::kVisionHidden}}}},
 };
