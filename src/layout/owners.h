@@ -7,7 +7,7 @@
 
 #include "layout/plan.h"
 
-namespace weightcast::bridge {
+namespace weightcast::layout {
 
 // Where a shard lies: a parameter of a rank.
 struct Place {
@@ -20,7 +20,7 @@ struct Place {
 // not set yet.
 struct SharedShard {
   std::vector<Place> places;
-  std::vector<layout::Slice> slices;
+  std::vector<Slice> slices;
 };
 
 // Gives each slice to one of its places, as slices of `ranks` (sorted). A slice that several ranks
@@ -28,6 +28,6 @@ struct SharedShard {
 // Deterministic: the largest piece first, to the rank that has least so far, ties to the lowest
 // rank.
 void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedShard>& shards,
-                  std::vector<layout::RankPlan>* ranks);
+                  std::vector<RankPlan>* ranks);
 
-}  // namespace weightcast::bridge
+}  // namespace weightcast::layout

@@ -1,14 +1,13 @@
-#include "bridge/owners.h"
+#include "layout/owners.h"
 
 #include <algorithm>
 #include <tuple>
 
 #include "layout/cells.h"
 
-namespace weightcast::bridge {
+namespace weightcast::layout {
 namespace {
 
-using layout::Slice;
 
 struct Piece {
   Slice slice;
@@ -40,12 +39,12 @@ std::vector<Slice> CutAtCells(const Slice& slice, int64_t rows_per_cell, int64_t
 }  // namespace
 
 void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedShard>& shards,
-                  std::vector<layout::RankPlan>* ranks) {
+                  std::vector<RankPlan>* ranks) {
   std::vector<Piece> pieces;
   for (const SharedShard& shard : shards) {
     for (const Slice& slice : shard.slices) {
       const tensor::Matrix matrix = inventory[static_cast<size_t>(slice.tensor)].matrix();
-      const int64_t rows_per_cell = layout::CellGrid::For(matrix).rows_per_cell;
+      const int64_t rows_per_cell = CellGrid::For(matrix).rows_per_cell;
       for (const Slice& part :
            CutAtCells(slice, rows_per_cell, static_cast<int64_t>(shard.places.size()))) {
         pieces.push_back({part, part.box.units() * matrix.unit_bytes, &shard});
@@ -62,10 +61,10 @@ void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedSh
     piece.slice.param = owner.param;
     (*ranks)[static_cast<size_t>(owner.rank)].slices.push_back(piece.slice);
   }
-  for (layout::RankPlan& rank : *ranks) {
+  for (RankPlan& rank : *ranks) {
     std::ranges::sort(rank.slices, {},
                       [](const Slice& s) { return std::tuple(s.tensor, s.box.row, s.box.col); });
   }
 }
 
-}  // namespace weightcast::bridge
+}  // namespace weightcast::layout
