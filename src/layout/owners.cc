@@ -8,7 +8,6 @@
 namespace weightcast::layout {
 namespace {
 
-
 struct Piece {
   Slice slice;
   int64_t bytes = 0;
@@ -36,13 +35,75 @@ std::vector<Slice> CutAtCells(const Slice& slice, int64_t rows_per_cell, int64_t
   return cut;
 }
 
+// Whether b is a's rows further down, in the tensor and in the shard.
+bool GoesOnBelow(const Slice& a, const Slice& b) {
+  return a.box.col == b.box.col && a.box.cols == b.box.cols &&
+         b.box.row == a.box.row + a.box.rows * a.box.row_step &&
+         b.source == a.source + a.box.rows * a.row_stride;
+}
+
+// ... a's columns further right.
+bool GoesOnBeside(const Slice& a, const Slice& b) {
+  return a.box.row == b.box.row && a.box.rows == b.box.rows &&
+         b.box.col == a.box.col + a.box.cols * a.box.col_step &&
+         b.source == a.source + a.box.cols * a.col_stride;
+}
+
+bool MergeInto(Slice& a, const Slice& b) {
+  const auto same = [](const Slice& s) {
+    return std::tuple(s.tensor, s.map, s.box.row_step, s.box.col_step, s.row_stride, s.col_stride);
+  };
+  if (same(a) != same(b)) return false;
+  if (GoesOnBelow(a, b)) {
+    a.box.rows += b.box.rows;
+  } else if (GoesOnBeside(a, b)) {
+    a.box.cols += b.box.cols;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// One pass over neighbours in the order that `key` gives. True if anything was merged.
+template <typename Key>
+bool MergePass(std::vector<Slice>& slices, Key key) {
+  std::ranges::sort(slices, {}, key);
+  size_t kept = 0;
+  for (size_t i = 1; i < slices.size(); ++i) {
+    if (!MergeInto(slices[kept], slices[i])) slices[++kept] = slices[i];
+  }
+  const bool merged = kept + 1 < slices.size();
+  slices.resize(std::min(slices.size(), kept + 1));
+  return merged;
+}
+
+std::tuple<int32_t, int64_t, int64_t> Where(const Slice& s) {
+  return {s.tensor, s.box.row, s.box.col};
+}
+
 }  // namespace
+
+std::vector<Slice> Merged(std::vector<Slice> slices) {
+  // What goes on lies next in the shard; rows that alternate in the tensor do not part it.
+  const auto by_col = [](const Slice& s) { return std::tuple(s.tensor, s.box.col, s.source); };
+  const auto by_row = [](const Slice& s) { return std::tuple(s.tensor, s.box.row, s.source); };
+  for (bool merged = true; merged;) {
+    merged = MergePass(slices, by_col);
+    merged = MergePass(slices, by_row) || merged;
+  }
+  for (Slice& s : slices) {
+    if (s.box.cols == 1) s.box.col_step = s.col_stride = 1;
+    if (s.box.rows == 1) s.box.row_step = 1, s.row_stride = s.box.cols * s.col_stride;
+  }
+  std::ranges::sort(slices, {}, Where);
+  return slices;
+}
 
 void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedShard>& shards,
                   std::vector<RankPlan>* ranks) {
   std::vector<Piece> pieces;
   for (const SharedShard& shard : shards) {
-    for (const Slice& slice : shard.slices) {
+    for (const Slice& slice : Merged(shard.slices)) {
       const tensor::Matrix matrix = inventory[static_cast<size_t>(slice.tensor)].matrix();
       const int64_t rows_per_cell = CellGrid::For(matrix).rows_per_cell;
       for (const Slice& part :
@@ -51,7 +112,7 @@ void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedSh
       }
     }
   }
-  std::ranges::stable_sort(pieces, std::greater(), &Piece::bytes);
+  std::ranges::sort(pieces, {}, [](const Piece& p) { return std::pair(-p.bytes, Where(p.slice)); });
   std::vector<int64_t> load(ranks->size());
   for (Piece& piece : pieces) {
     const Place owner = *std::ranges::min_element(piece.shard->places, {}, [&](const Place& p) {
@@ -62,8 +123,7 @@ void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedSh
     (*ranks)[static_cast<size_t>(owner.rank)].slices.push_back(piece.slice);
   }
   for (RankPlan& rank : *ranks) {
-    std::ranges::sort(rank.slices, {},
-                      [](const Slice& s) { return std::tuple(s.tensor, s.box.row, s.box.col); });
+    std::ranges::sort(rank.slices, {}, Where);
   }
 }
 
