@@ -263,11 +263,11 @@ Status Trace(App& app, const PlanFlags& flags) {
   Json places = Json::array();
   std::string replicas;
   for (const bridge::ReplicaSet& set : planned.compiled.replicas) {
-    if (std::ranges::find(set.places, bridge::Place{owner->rank, owner->slice->param}) ==
+    if (std::ranges::find(set.places, layout::Place{owner->rank, owner->slice->param}) ==
         set.places.end()) {
       continue;
     }
-    for (const bridge::Place& p : set.places) {
+    for (const layout::Place& p : set.places) {
       const auto& held =
           plan.ranks[static_cast<size_t>(p.rank)].params[static_cast<size_t>(p.param)];
       places.push_back({{"rank", p.rank}, {"param", held.key}});

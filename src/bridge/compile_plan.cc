@@ -14,7 +14,9 @@
 namespace weightcast::bridge {
 namespace {
 
+using layout::Place;
 using layout::RankPlan;
+using layout::SharedShard;
 using layout::Slice;
 using layout::Topology;
 using tensor::DType;
@@ -515,7 +517,7 @@ Status Compiler::PlaceShards() {
   for (int32_t r = 0; r < topology_.world / topology_.pp; ++r) in_stage_.push_back(topology_.At(r));
   for (const Instance& instance : instances_) WC_TRY(PlaceInstance(instance));
   SortParams();
-  AssignOwners(*inventory_, shards_, &ranks_);
+  layout::AssignOwners(*inventory_, shards_, &ranks_);
   CollectReplicas();
   for (RankPlan& rank : ranks_) {
     rank.ignored.assign(std::begin(kIgnored), std::end(kIgnored));

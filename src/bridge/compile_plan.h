@@ -9,8 +9,8 @@
 #include "base/status.h"
 #include "bridge/hf_config.h"
 #include "bridge/megatron_config.h"
-#include "bridge/owners.h"
 #include "bridge/rule.h"
+#include "layout/owners.h"
 #include "layout/plan.h"
 
 namespace weightcast::bridge {
@@ -47,7 +47,7 @@ struct Alias {
 // Places that must hold the same bytes: the first `bytes` of each parameter (padding may differ).
 struct ReplicaSet {
   int64_t bytes = 0;
-  std::vector<Place> places;  // two or more
+  std::vector<layout::Place> places;  // two or more
 };
 
 struct CompiledPlan {

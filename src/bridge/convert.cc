@@ -54,16 +54,16 @@ Status FindParams(const layout::Plan& plan, Sources* sources, std::vector<std::s
 Status CheckReplicas(const CompiledPlan& compiled, const Sources& sources, int threads) {
   const std::vector<ReplicaSet>& sets = compiled.replicas;
   std::vector<std::vector<std::string>> faults(sets.size());
-  const auto name = [&](const Place& p) {
+  const auto name = [&](const layout::Place& p) {
     const layout::RankPlan& rank = compiled.plan->ranks[static_cast<size_t>(p.rank)];
     return "rank " + std::to_string(p.rank) + " " + rank.params[static_cast<size_t>(p.param)].key;
   };
-  const auto bytes = [&](const Place& p) {
+  const auto bytes = [&](const layout::Place& p) {
     return sources.params[static_cast<size_t>(p.rank)][static_cast<size_t>(p.param)];
   };
   WC_TRY(ParallelFor(sets.size(), threads, [&](size_t i, int) -> Status {
-    const Place& first = sets[i].places.front();
-    for (const Place& other : sets[i].places) {
+    const layout::Place& first = sets[i].places.front();
+    for (const layout::Place& other : sets[i].places) {
       const auto n = static_cast<size_t>(sets[i].bytes);
       if (std::memcmp(bytes(first).data(), bytes(other).data(), n) == 0) continue;
       faults[i].push_back(name(other) + " differs from its replica " + name(first));
