@@ -17,6 +17,7 @@ namespace {
 using layout::RankPlan;
 using layout::Slice;
 using layout::Topology;
+using Chunk = layout::Topology::Chunk;
 using tensor::DType;
 using tensor::Inventory;
 using tensor::TensorSpec;
@@ -65,12 +66,6 @@ DType ParamDType(const Rule& rule, const MegatronConfig& trainer) {
   return rule.fp32 ? DType::kF32 : trainer.params_dtype;
 }
 
-// A chunk of a stage.
-struct Chunk {
-  int32_t stage = 0;
-  int32_t chunk = 0;
-};
-
 // One module of a stack.
 struct Module {
   const Stack* stack = nullptr;
@@ -102,8 +97,8 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
-// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide nothing:
-// an expert may be square.
+// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide
+// nothing: an expert may be square.
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
                                         const CompileOptions& options) {
   if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
@@ -149,6 +144,8 @@ class Compiler {
   Status Carry(std::vector<TensorSpec>* all);
 
   bool Exists(const Rule& rule) const;
+  bool Unused(const Rule& rule) const;
+  Chunk ChunkOf(const Instance& instance) const;
   std::string KeyOf(const Instance& instance) const;
   std::string NameOf(const Instance& instance, const Output& output) const;
   TensorCut CutOf(const Rule& rule) const;
@@ -188,7 +185,7 @@ bool Compiler::Exists(const Rule& rule) const {
     case When::kTiedOverStages:
       return tied_ && topology_.pp > 1;
     case When::kMtpElsewhere:
-      return trainer_.mtp_layers > 0 && topology_.pp > 1;
+      return trainer_.mtp_layers > 0 && topology_.MtpAt() != topology_.EmbeddingAt();
     case When::kQkvBias:
       return model_.Flag("attention_bias");
     case When::kQkNorm:
@@ -205,6 +202,13 @@ bool Compiler::Exists(const Rule& rule) const {
       return experts_ == ExpertLayout::kPackedInOut;
   }
   return false;
+}
+
+// A chunk that predicts further tokens has a tied output layer beside a copy of the embedding, and
+// uses the copy: whatever the layer's own weight holds, it says nothing.
+bool Compiler::Unused(const Rule& rule) const {
+  return rule.when == When::kTiedOverStages && trainer_.mtp_layers > 0 &&
+         topology_.MtpAt() == topology_.OutputAt();
 }
 
 Status Compiler::Check() {
@@ -228,8 +232,9 @@ Status Compiler::Check() {
 
 Status Compiler::ListModules() {
   const std::vector<LayerKind> kinds = WC_TRY(LayerKinds(family_, model_, trainer_));
-  const Chunk first{0, 0};
-  const Chunk last{topology_.pp - 1, topology_.vpp - 1};
+  const Chunk first = topology_.EmbeddingAt();
+  const Chunk last = topology_.OutputAt();
+  const Chunk mtp = topology_.MtpAt();
   for (const Stack& stack : family_.stacks) {
     const auto add = [&](Chunk at, int32_t number, int32_t global, LayerKind kind) {
       modules_.push_back({&stack, at, number, global, kind});
@@ -245,7 +250,7 @@ Status Compiler::ListModules() {
         add(last, 0, 0, {});
         break;
       case Holder::kMtpStage:
-        if (trainer_.mtp_layers > 0) add(last, 0, 0, {});
+        if (trainer_.mtp_layers > 0) add(mtp, 0, 0, {});
         break;
       case Holder::kLayers:
         for (int32_t s = 0; s < topology_.pp; ++s) {
@@ -267,7 +272,7 @@ Status Compiler::ListModules() {
         break;
       }
       case Holder::kMtpLayers:
-        add_numbered(last, trainer_.mtp_layers, kinds.back());
+        add_numbered(mtp, trainer_.mtp_layers, kinds.back());
         break;
     }
   }
@@ -316,6 +321,11 @@ Status Compiler::ReadSizes() {
                                        std::to_string(topology_.ep)};
 }
 
+Chunk Compiler::ChunkOf(const Instance& instance) const {
+  const bool moved = instance.rule->after_layers && trainer_.norm_with_last_layer;
+  return moved ? topology_.LastLayerAt() : instance.module->at;
+}
+
 // Of the expert's number in Megatron's name, which counts on its own rank.
 std::string Compiler::KeyOf(const Instance& instance) const {
   const Module& module = *instance.module;
@@ -324,7 +334,8 @@ std::string Compiler::KeyOf(const Instance& instance) const {
     const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
     numbers.expert = instance.expert % a_rank;
   }
-  return "vp" + std::to_string(module.at.chunk) + "/" + Filled(module.stack->megatron, numbers) +
+  return "vp" + std::to_string(ChunkOf(instance).chunk) + "/" +
+         Filled(module.stack->megatron, numbers) +
          Filled(SpelledName(*instance.rule, trainer_), numbers);
 }
 
@@ -391,7 +402,7 @@ std::vector<int32_t> Compiler::RanksOf(const Instance& instance, int32_t shards,
   const bool per_expert = instance.expert >= 0;
   const int32_t ranks = per_expert ? topology_.etp : topology_.tp;
   const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
-  const int32_t begin = instance.module->at.stage * static_cast<int32_t>(in_stage_.size());
+  const int32_t begin = ChunkOf(instance).stage * static_cast<int32_t>(in_stage_.size());
   std::vector<int32_t> found;
   for (size_t i = 0; i < in_stage_.size(); ++i) {
     const layout::Coordinates& at = in_stage_[i];
@@ -448,9 +459,11 @@ Status Compiler::PlaceInstance(const Instance& instance) {
       shared.places.push_back({r, static_cast<int32_t>(rank.params.size())});
       rank.params.push_back({key, dtype, shard.shape});
     }
-    ReplicaSet& replicas = replicas_[{first_tensor, instance.expert, i}];
-    replicas.bytes = shard.real_units * tensor::UnitBytes(dtype);
-    replicas.places.insert(replicas.places.end(), shared.places.begin(), shared.places.end());
+    if (!Unused(rule)) {
+      ReplicaSet& replicas = replicas_[{first_tensor, instance.expert, i}];
+      replicas.bytes = shard.real_units * tensor::UnitBytes(dtype);
+      replicas.places.insert(replicas.places.end(), shared.places.begin(), shared.places.end());
+    }
     if (rule.copy) continue;
     shared.slices = SlicesOf(instance, shard);
     shards_.push_back(std::move(shared));
@@ -578,8 +591,10 @@ int64_t VocabRowsOf(const Family& family, const MegatronConfig& trainer,
     for (const std::span<const Rule> group : stack.rules) {
       for (const Rule& rule : group) {
         if (rule.cut != Cut::kVocabRows) continue;
-        const int32_t chunk = stack.holder == Holder::kFirstStage ? 0 : trainer.topology.vpp - 1;
-        const std::string key = "vp" + std::to_string(chunk) + "/" + stack.megatron + rule.name;
+        const Chunk at = stack.holder == Holder::kFirstStage ? trainer.topology.EmbeddingAt()
+                         : stack.holder == Holder::kMtpStage ? trainer.topology.MtpAt()
+                                                             : trainer.topology.OutputAt();
+        const std::string key = "vp" + std::to_string(at.chunk) + "/" + stack.megatron + rule.name;
         const auto it = std::ranges::find(shard, key, &TensorSpec::name);
         if (it != shard.end() && !it->shape.empty()) return it->shape[0] * trainer.topology.tp;
       }

@@ -34,6 +34,9 @@ struct MegatronConfig {
   std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;
   bool sequential_experts = false;  // each a module, not one grouped matrix product
   int32_t mtp_layers = 0;           // modules that predict further tokens
+  // Where the decoder's final norm is: with its last layer, as Megatron has it once mtp_num_layers
+  // is said, else with the output layer. A custom layout may keep the two apart.
+  bool norm_with_last_layer = false;
   std::string mtp_inner = "mtp_model_layer";  // what they call the layer inside of them
   // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
   std::map<std::string, std::string, std::less<>> settings;
@@ -43,7 +46,8 @@ struct MegatronConfig {
   static Result<MegatronConfig> Parse(std::string_view json);
 };
 
-// "key = value" of those settings for which `own` (a family's), else the usual rules, have no value.
+// "key = value" of those settings for which `own` (a family's), else the usual rules, have no
+// value.
 std::vector<std::string> Unsupported(const MegatronConfig& trainer, std::span<const Setting> own);
 
 // Compares the coordinates (and, where recorded, the global layer numbers) in rankN.json with the
