@@ -254,6 +254,11 @@ def _plain(value):
         return value if math.isfinite(value) else None
     if type(value).__name__ == "dtype":
         return str(value)  # torch.bfloat16
+    if type(value).__name__ == "PipelineParallelLayerLayout":  # [stage][chunk][module]; as it is given:
+        return [[module.name for module in stage[chunk]]
+                for chunk in range(len(value.layout[0])) for stage in value.layout]
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     return type(value).__name__
 
 

@@ -19,6 +19,7 @@ using layout::RankPlan;
 using layout::SharedShard;
 using layout::Slice;
 using layout::Topology;
+using Chunk = layout::Topology::Chunk;
 using tensor::DType;
 using tensor::Inventory;
 using tensor::TensorSpec;
@@ -66,12 +67,6 @@ const char* SpelledName(const Rule& rule, const MegatronConfig& trainer) {
 DType ParamDType(const Rule& rule, const MegatronConfig& trainer) {
   return rule.fp32 ? DType::kF32 : trainer.params_dtype;
 }
-
-// A chunk of a stage.
-struct Chunk {
-  int32_t stage = 0;
-  int32_t chunk = 0;
-};
 
 // One module of a stack.
 struct Module {
@@ -156,6 +151,8 @@ class Compiler {
   Status Carry(std::vector<TensorSpec>* all);
 
   bool Exists(const Rule& rule, ExpertLayout experts) const;
+  bool Unused(const Rule& rule) const;
+  Chunk ChunkOf(const Instance& instance) const;
   std::string KeyOf(const Instance& instance) const;
   std::string NameOf(const Instance& instance, const Output& output) const;
   TensorCut CutOf(const Rule& rule) const;
@@ -194,7 +191,7 @@ bool Compiler::Exists(const Rule& rule, ExpertLayout experts) const {
     case When::kTiedOverStages:
       return tied_ && topology_.pp > 1;
     case When::kMtpElsewhere:
-      return trainer_.mtp_layers > 0 && topology_.pp > 1;
+      return trainer_.mtp_layers > 0 && topology_.MtpAt() != topology_.EmbeddingAt();
     case When::kQkvBias:
       return model_.Flag("attention_bias");
     case When::kQkNorm:
@@ -215,6 +212,13 @@ bool Compiler::Exists(const Rule& rule, ExpertLayout experts) const {
       return experts == ExpertLayout::kPackedInOut;
   }
   return false;
+}
+
+// A chunk that predicts further tokens has a tied output layer beside a copy of the embedding, and
+// uses the copy: whatever the layer's own weight holds, it says nothing.
+bool Compiler::Unused(const Rule& rule) const {
+  return rule.when == When::kTiedOverStages && trainer_.mtp_layers > 0 &&
+         topology_.MtpAt() == topology_.OutputAt();
 }
 
 Status Compiler::Check() {
@@ -255,11 +259,12 @@ Result<int64_t> Compiler::CountOf(Holder holder) const {
 Chunk Compiler::ChunkOf(Holder holder) const {
   switch (holder) {
     case Holder::kLastStage:
+      return topology_.OutputAt();
     case Holder::kMtpStage:
     case Holder::kMtpLayers:
-      return {topology_.pp - 1, topology_.vpp - 1};
+      return topology_.MtpAt();
     default:
-      return {0, 0};
+      return topology_.EmbeddingAt();
   }
 }
 
@@ -337,6 +342,11 @@ Status Compiler::ReadSizes() {
                                        std::to_string(topology_.ep)};
 }
 
+Chunk Compiler::ChunkOf(const Instance& instance) const {
+  const bool moved = instance.rule->after_layers && trainer_.norm_with_last_layer;
+  return moved ? topology_.LastLayerAt() : instance.module->at;
+}
+
 // Of the expert's number in Megatron's name, which counts on its own rank.
 std::string Compiler::KeyOf(const Instance& instance) const {
   const Module& module = *instance.module;
@@ -345,7 +355,8 @@ std::string Compiler::KeyOf(const Instance& instance) const {
     const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
     numbers.expert = instance.expert % a_rank;
   }
-  return "vp" + std::to_string(module.at.chunk) + "/" + Filled(module.stack->megatron, numbers) +
+  return "vp" + std::to_string(ChunkOf(instance).chunk) + "/" +
+         Filled(module.stack->megatron, numbers) +
          Filled(SpelledName(*instance.rule, trainer_), numbers);
 }
 
@@ -412,7 +423,7 @@ std::vector<int32_t> Compiler::RanksOf(const Instance& instance, int32_t shards,
   const bool per_expert = instance.expert >= 0;
   const int32_t ranks = per_expert ? topology_.etp : topology_.tp;
   const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
-  const int32_t begin = instance.module->at.stage * static_cast<int32_t>(in_stage_.size());
+  const int32_t begin = ChunkOf(instance).stage * static_cast<int32_t>(in_stage_.size());
   std::vector<int32_t> found;
   for (size_t i = 0; i < in_stage_.size(); ++i) {
     const layout::Coordinates& at = in_stage_[i];
@@ -469,9 +480,11 @@ Status Compiler::PlaceInstance(const Instance& instance) {
       shared.places.push_back({r, static_cast<int32_t>(rank.params.size())});
       rank.params.push_back({key, dtype, shard.shape});
     }
-    ReplicaSet& replicas = replicas_[{first_tensor, instance.expert, i}];
-    replicas.bytes = shard.real_units * tensor::UnitBytes(dtype);
-    replicas.places.insert(replicas.places.end(), shared.places.begin(), shared.places.end());
+    if (!Unused(rule)) {
+      ReplicaSet& replicas = replicas_[{first_tensor, instance.expert, i}];
+      replicas.bytes = shard.real_units * tensor::UnitBytes(dtype);
+      replicas.places.insert(replicas.places.end(), shared.places.begin(), shared.places.end());
+    }
     if (rule.copy) continue;
     shared.slices = SlicesOf(instance, shard);
     shards_.push_back(std::move(shared));
@@ -599,8 +612,10 @@ int64_t VocabRowsOf(const Family& family, const MegatronConfig& trainer,
     for (const std::span<const Rule> group : stack.rules) {
       for (const Rule& rule : group) {
         if (rule.cut != Cut::kVocabRows) continue;
-        const int32_t chunk = stack.holder == Holder::kFirstStage ? 0 : trainer.topology.vpp - 1;
-        const std::string key = "vp" + std::to_string(chunk) + "/" + stack.megatron + rule.name;
+        const Chunk at = stack.holder == Holder::kFirstStage ? trainer.topology.EmbeddingAt()
+                         : stack.holder == Holder::kMtpStage ? trainer.topology.MtpAt()
+                                                             : trainer.topology.OutputAt();
+        const std::string key = "vp" + std::to_string(at.chunk) + "/" + stack.megatron + rule.name;
         const auto it = std::ranges::find(shard, key, &TensorSpec::name);
         if (it != shard.end() && !it->shape.empty()) return it->shape[0] * trainer.topology.tp;
       }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/text.h"
 #include "bridge/families/families.h"
 #include "bridge/shard_keys.h"
 #include "bridge/toy_trainer_testing.h"
@@ -170,6 +171,111 @@ TEST(Worlds, ContextRanksAndUnevenStagesGatherTheModel) {
   ASSERT_TRUE(compiled.ok()) << Message(compiled);
   ExpectRight(m, t, *compiled);
   ExpectBalanced(t, *compiled->plan);
+}
+
+// The toy trainer asks the topology for its layers alone, so that any layout can be put into it.
+TEST(Worlds, CustomLayoutsGatherTheModel) {
+  struct Case {
+    const char* layout;
+    int32_t layers, pp, vpp;
+  };
+  const Case cases[] = {{"Ett|t*3|tL", 6, 3, 1}, {"E|tt||tL", 3, 4, 1}, {"Ett|t||tttL", 6, 2, 2}};
+  for (const bool tied : {false, true}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.layout);
+      ToyModel m = kToys[2];
+      m.tied = tied;
+      m.layers = c.layers;
+      MegatronConfig trainer = TrainerOf(m, World(c.layers, 1));
+      trainer.topology = World(c.layers, 2, c.pp, c.vpp, 2);
+      trainer.topology.layout = layout::ParsePipelineLayout(c.layout).value();
+      const auto compiled = CompilePlan(ModelOf(m), trainer, {});
+      ASSERT_TRUE(compiled.ok()) << Message(compiled);
+      ExpectRight(m, trainer.topology, *compiled);
+    }
+  }
+}
+
+// A small model that predicts further tokens, and a trainer of its with a custom layout.
+constexpr const char* kMiMoConfig =
+    R"({"architectures": ["MiMoForCausalLM"], "hidden_size": 4, "intermediate_size": 8,
+    "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 2,
+    "vocab_size": 6, "tie_word_embeddings": TIED})";
+Result<CompiledPlan> CompilePredicting(const std::string& layout, int32_t pp, bool tied) {
+  std::string model = kMiMoConfig;
+  model.replace(model.find("TIED"), 4, tied ? "true" : "false");
+  return CompilePlan(
+      HfConfig::Parse(model).value(),
+      MegatronConfig::Parse("{\"world\": " + std::to_string(pp) +
+                            ", \"config\": {\"num_layers\": 3, \"mtp_num_layers\": 1, "
+                            "\"pipeline_model_parallel_size\": " +
+                            std::to_string(pp) + ", \"pipeline_model_parallel_layout\": \"" +
+                            layout + "\"}}")
+          .value(),
+      {});
+}
+// Keys of a rank that are not of its decoder layers.
+std::vector<std::string> OtherKeys(const CompiledPlan& compiled, size_t rank) {
+  std::vector<std::string> keys;
+  for (const layout::Param& param : compiled.plan->ranks[rank].params) {
+    if (!MatchesGlob("*.layers.*", param.key)) keys.push_back(param.key);
+  }
+  return keys;
+}
+int64_t PredictingKeys(const CompiledPlan& compiled, size_t rank) {
+  return std::ranges::count_if(compiled.plan->ranks[rank].params, [](const layout::Param& p) {
+    return MatchesGlob("vp*/mtp.layers.0.*", p.key);
+  });
+}
+
+TEST(Prediction, AStageOfItsOwnEmbedsAndLeavesNormAndOutputWhereTheyAre) {
+  const auto compiled = CompilePredicting("Et|tt|m|L", 4, /*tied=*/false);
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  EXPECT_THAT(OtherKeys(*compiled, 0), ElementsAre("vp0/embedding.word_embeddings.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 1), ElementsAre("vp0/decoder.final_layernorm.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 2), ElementsAre("vp0/embedding.word_embeddings.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 3), ElementsAre("vp0/output_layer.weight"));
+  EXPECT_GT(PredictingKeys(*compiled, 2), 0);
+  EXPECT_EQ(PredictingKeys(*compiled, 3), 0);
+  ASSERT_EQ(compiled->replicas.size(), 1u);  // the embedding
+  EXPECT_EQ(compiled->replicas[0].places.size(), 2u);
+}
+
+TEST(Prediction, TheFirstStagesLastChunkEmbedsToo) {
+  const auto compiled = CompilePredicting("Et|tt|m|L", 2, /*tied=*/false);
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  EXPECT_THAT(OtherKeys(*compiled, 0), ElementsAre("vp0/embedding.word_embeddings.weight",
+                                                   "vp1/embedding.word_embeddings.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 1),
+              ElementsAre("vp0/decoder.final_layernorm.weight", "vp1/output_layer.weight"));
+}
+
+// Megatron allocates the output layer there, and uses the embedding beside it in its place.
+TEST(Prediction, ATiedOutputLayerBesideItIsThereAndNotCompared) {
+  for (const bool together : {true, false}) {
+    const auto compiled = CompilePredicting(together ? "Ett|tmL" : "Ettt||m|L", 2, /*tied=*/true);
+    ASSERT_TRUE(compiled.ok()) << Message(compiled);
+    const std::vector<std::string> keys = OtherKeys(*compiled, 1);
+    const std::string output = together ? "vp0/output_layer.weight" : "vp1/output_layer.weight";
+    EXPECT_EQ(std::ranges::count(keys, output), 1);
+    ASSERT_EQ(compiled->replicas.size(), 1u);
+    for (const Place& p : compiled->replicas[0].places) {
+      const std::string& key = compiled->plan->ranks[static_cast<size_t>(p.rank)]
+                                   .params[static_cast<size_t>(p.param)]
+                                   .key;
+      EXPECT_TRUE(!together || key != output) << key;
+    }
+    EXPECT_EQ(compiled->replicas[0].places.size(), together ? 2u : 3u);
+  }
+}
+
+TEST(Vocabulary, TheCopyWhereFurtherTokensArePredictedTellsToo) {
+  const auto trainer = MegatronConfig::Parse(
+      R"({"world": 2, "config": {"num_layers": 3, "mtp_num_layers": 1,
+      "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et|tt|m|L"}})");
+  EXPECT_EQ(VocabRowsOf(kMiMo, *trainer,
+                        {{"vp1/embedding.word_embeddings.weight", DType::kBf16, {8, 4}}}),
+            8);
 }
 
 TEST(Owners, ReplicasOfALargeModelShareItsBytesEvenly) {

@@ -73,6 +73,25 @@ constexpr Size kSizes[] = {
     {"num_layers_in_last_pipeline_stage", &Topology::layers_in_last_stage},
 };
 
+constexpr const char* kLayout = "pipeline_model_parallel_layout";
+
+// Number of chunks a stage where only the layout says it. What does not fit is Topology::Check's.
+Status ReadLayout(const Json& config, Topology* t) {
+  const auto it = config.find(kLayout);
+  if (it == config.end() || it->is_null()) return Ok();
+  if (!it->is_string() && !it->is_array()) {
+    return Bad(std::string(kLayout) + ": expected a text or a list of lists, found " +
+               it->type_name());
+  }
+  const std::string text = it->is_string() ? it->get<std::string>() : it->dump();
+  t->layout = WC_TRY(layout::ParsePipelineLayout(text).With("topology.json"));
+  const auto chunks = static_cast<int32_t>(t->layout.size());
+  const auto vpp = config.find("virtual_pipeline_model_parallel_size");
+  const bool given = vpp != config.end() && !vpp->is_null();
+  if (!given && t->pp > 0) t->vpp = std::max(1, chunks / t->pp);
+  return Ok();
+}
+
 Status ReadTopology(const Json& json, const Json& config, Topology* t) {
   const auto narrow = [](int64_t v) {
     return static_cast<int32_t>(std::min<int64_t>(v, INT32_MAX));
@@ -83,6 +102,7 @@ Status ReadTopology(const Json& json, const Json& config, Topology* t) {
     if (value) t->*size.field = narrow(*value);
   }
   if (t->etp == 0) t->etp = t->tp;
+  WC_TRY(ReadLayout(config, t));
   t->world = narrow(WC_TRY(JsonInt(json, "world").With("topology.json")));
   t->account_for_embedding =
       WC_TRY(OptionalFlag(config, "account_for_embedding_in_pipeline_split"));
@@ -99,6 +119,20 @@ Result<int64_t> ReadPaddedVocab(const Json& config, int32_t tp) {
   if (!vocab || !divisor || *divisor == 0) return int64_t{0};
   const int64_t multiple = *divisor * tp;
   return (*vocab + multiple - 1) / multiple * multiple;
+}
+
+// The modules that predict further tokens.
+Status ReadPrediction(const Json& config, MegatronConfig* trainer) {
+  const auto count = WC_TRY(OptionalInt(config, "mtp_num_layers"));
+  trainer->mtp_layers = static_cast<int32_t>(std::min<int64_t>(count.value_or(0), kLayersMax));
+  trainer->norm_with_last_layer = count.has_value();
+  if (trainer->topology.layout.empty()) return Ok();
+  int32_t placed = 0;
+  for (const layout::PipelineChunk& chunk : trainer->topology.layout) placed += chunk.mtp_layers;
+  if (placed == trainer->mtp_layers) return Ok();
+  return Bad(std::string(kLayout) + " has " + std::to_string(placed) +
+             " prediction modules (m), expected mtp_num_layers " +
+             std::to_string(trainer->mtp_layers));
 }
 
 struct Recorded {
@@ -171,8 +205,7 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   const auto grouped = settings->find("moe_grouped_gemm");
   config.sequential_experts =
       config.local_spec || (grouped != settings->end() && *grouped == false);
-  config.mtp_layers = static_cast<int32_t>(
-      std::min<int64_t>(WC_TRY(OptionalInt(*settings, "mtp_num_layers")).value_or(0), kLayersMax));
+  WC_TRY(ReadPrediction(*settings, &config));
   if (const auto dtype = settings->find("params_dtype");
       dtype != settings->end() && !dtype->is_null()) {
     const auto known =

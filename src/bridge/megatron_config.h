@@ -35,6 +35,9 @@ struct MegatronConfig {
   bool router_bias = true;          // moe_router_enable_expert_bias, where the trainer says it
   bool sequential_experts = false;  // each a module, not one grouped matrix product
   int32_t mtp_layers = 0;           // modules that predict further tokens
+  // Where the decoder's final norm is: with its last layer, as Megatron has it once mtp_num_layers
+  // is said, else with the output layer. A custom layout may keep the two apart.
+  bool norm_with_last_layer = false;
   std::string mtp_inner = "mtp_model_layer";  // what they call the layer inside of them
   // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
   std::map<std::string, std::string, std::less<>> settings;

@@ -122,7 +122,7 @@ enum class When : uint8_t {
   kAlways,
   kUntied,          // embedding and output layer have weights of their own
   kTiedOverStages,  // they share one weight, and first and last stage are not the same
-  kMtpElsewhere,    // a stage that is not the first predicts further tokens
+  kMtpElsewhere,    // a chunk that is not the first stage's first predicts further tokens
   kQkvBias,         // attention_bias
   kQkNorm,          // use_qk_norm
   kQueryRank,       // the query has a low-rank projection
@@ -155,6 +155,7 @@ struct Rule {
   Only only = Only::kAny;
   When when = When::kAlways;
   bool copy = false;  // another place of the same output, never its owner (a tied output layer)
+  bool after_layers = false;  // of the last stage: where the last layer is, if the trainer has it so
   bool fp32 = false;  // held in fp32, whatever the model's dtype is
   bool transposed = false;      // outputs are [columns, rows]
   bool halves_swapped = false;  // of the columns
@@ -175,7 +176,7 @@ struct Rule {
 enum class Holder : uint8_t {
   kFirstStage,    // one, in the first stage's first chunk
   kLastStage,     // one, in the last stage's last chunk
-  kMtpStage,      // one, where further tokens are predicted
+  kMtpStage,      // one, where further tokens are predicted: there too, or as a custom layout says
   kLayers,        // the decoder's layers, over all stages
   kVisionLayers,  // numbered, all in the first stage's first chunk
   kDeepstack,

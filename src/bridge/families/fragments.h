@@ -27,7 +27,9 @@ inline constexpr Rule kOutputRules[] = {
      .when = When::kTiedOverStages,
      .copy = true,
      .outputs = {{"embed_tokens.weight", {Dim::kVocab, Dim::kHidden}}}},
-    {.name = "decoder.final_layernorm.weight", .outputs = {{"norm.weight", {Dim::kHidden}}}},
+    {.name = "decoder.final_layernorm.weight",
+     .after_layers = true,
+     .outputs = {{"norm.weight", {Dim::kHidden}}}},
 };
 
 // A stage that predicts further tokens embeds them itself.
