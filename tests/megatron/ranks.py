@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 
 
 def _fork(rank, folder, work):

@@ -28,7 +28,7 @@ SETS = [f"{family}/{layout}" for family, layouts in {
     "deepseek_v3_mtp": "tp2pp2ep2dp2 pp2vpp2ep2dp2 tp2ep2etp2dp2 pp3vpp2-further",
     "glm4_moe": "tp2pp2ep2dp2 pp2vpp2",
     "gpt_oss": "tp2pp2ep2dp2 ep8dp8",
-    "minimax_m2": "tp4pp2ep2",
+    "minimax_m2": "tp4ep2dp2 tp2pp2ep2",
     "gemma3": "tp2pp2",
     "mimo": "tp2pp2vpp2",
 }.items() for layout in layouts.split()]

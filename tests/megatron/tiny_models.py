@@ -3,6 +3,7 @@ own seeds, so that no two tensors, experts or halves are alike.
 """
 
 import json
+import re
 import zlib
 
 import torch
@@ -22,6 +23,7 @@ LATENT = {"num_key_value_heads": 8, "q_lora_rank": 12, "kv_lora_rank": 8, "qk_no
 LINEAR = {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8,
           "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
           "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2}
+FURTHER = {"mtp_num_hidden_layers": 1}
 SHARED = {"shared_expert_intermediate_size": 24}
 VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "in_channels": 3,
           "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 64,
@@ -51,10 +53,10 @@ MODELS = {  # Hugging Face's config class, and what it is made of
     "qwen3_vl": ("Qwen3VLConfig", _vision(DENSE | MULTI_ROPE, deepstack_visual_indexes=[0, 1])),
     "qwen3_vl_moe": ("Qwen3VLMoeConfig", _vision(EXPERTS | MULTI_ROPE, deepstack_visual_indexes=[0, 1])),
     "qwen3_next": ("Qwen3NextConfig", EXPERTS | LINEAR | SHARED),
-    "qwen3_5": ("Qwen3_5TextConfig", DENSE | LINEAR),
-    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", EXPERTS | LINEAR | SHARED),
-    "qwen3_5_vl": ("Qwen3_5Config", _vision(DENSE | LINEAR | PARTIAL_ROPE)),
-    "qwen3_5_vl_moe": ("Qwen3_5MoeConfig", _vision(EXPERTS | LINEAR | SHARED | PARTIAL_ROPE)),
+    "qwen3_5": ("Qwen3_5TextConfig", DENSE | LINEAR | FURTHER),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", EXPERTS | LINEAR | SHARED | FURTHER),
+    "qwen3_5_vl": ("Qwen3_5Config", _vision(DENSE | LINEAR | FURTHER | PARTIAL_ROPE)),
+    "qwen3_5_vl_moe": ("Qwen3_5MoeConfig", _vision(EXPERTS | LINEAR | SHARED | FURTHER | PARTIAL_ROPE)),
     "deepseek_v3_mtp": ("DeepseekV3Config", ROUTED | LATENT | YARN),
     "glm4_moe": ("Glm4MoeConfig", ROUTED | {"use_qk_norm": True, "attention_bias": True}),
     "gpt_oss": ("GptOssConfig", DENSE | {"num_local_experts": 8, "num_experts_per_tok": 2,
@@ -65,10 +67,11 @@ MODELS = {  # Hugging Face's config class, and what it is made of
     # Transformers has no class of its own for it: its layers are Qwen2's.
     "mimo": ("Qwen2Config", BASE),
 }
-# Written into config.json, which the classes would drop or change.
+# Written into config.json, since the classes do not know it.
 CONFIG = {
     "deepseek_v3_mtp": {"num_nextn_predict_layers": 1},
     "glm4_moe": {"num_nextn_predict_layers": 1},
+    "qwen3_next": {"num_nextn_predict_layers": 1},
     "minimax_m2": {"use_qk_norm": True, "use_routing_bias": True},
     "mimo": {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1},
 }
@@ -76,9 +79,9 @@ CONFIG = {
 
 def _copy_of_layer(weights, layer, prefix):
     """Shapes of a layer's tensors under another prefix; values are filled in later."""
-    start = f"model.layers.{layer}."
-    return {prefix + name[len(start):]: torch.empty_like(tensor)
-            for name, tensor in weights.items() if name.startswith(start)}
+    start = re.compile(rf"model\.(language_model\.)?layers\.{layer}\.")
+    return {start.sub(prefix, name): torch.empty_like(tensor)
+            for name, tensor in weights.items() if start.match(name)}
 
 
 def _prediction_module(weights, prefix, names):
@@ -104,8 +107,31 @@ def _mimo(weights):
         "input_proj.weight")])
 
 
+def _qwen(weights):
+    return _prediction_module(weights, "mtp.layers.0.", [
+        "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight", "mtp.norm.weight",
+        "mtp.fc.weight"])
+
+
 # Hugging Face's classes have no modules that predict further tokens, but checkpoints have.
-FURTHER_TOKENS = {"deepseek_v3_mtp": _after_layers, "glm4_moe": _after_layers, "mimo": _mimo}
+FURTHER_TOKENS = {"deepseek_v3_mtp": _after_layers, "glm4_moe": _after_layers, "mimo": _mimo,
+                  "qwen3_next": _qwen, "qwen3_5": _qwen, "qwen3_5_moe": _qwen, "qwen3_5_vl": _qwen,
+                  "qwen3_5_vl_moe": _qwen}
+# Layers whose experts are one tensor, as in checkpoints of Qwen3.5 and of Qwen3.6.
+PACKED = {"qwen3_5_moe": "model.", "qwen3_5_vl_moe": ""}
+
+
+def _pack_experts(weights, prefix):
+    """[gate; up] of all experts of a layer in one tensor, and down in one."""
+    firsts = [name for name in weights
+              if name.startswith(prefix) and name.endswith("mlp.experts.0.gate_proj.weight")]
+    for first in firsts:
+        layer = first.removesuffix("0.gate_proj.weight")
+        gates, ups, downs = ([weights.pop(f"{layer}{expert}.{part}_proj.weight")
+                              for expert in range(EXPERTS["num_experts"])]
+                             for part in ("gate", "up", "down"))
+        weights[layer + "gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(gates, ups)])
+        weights[layer + "down_proj"] = torch.stack(downs)
 
 
 def _fill(weights):
@@ -126,6 +152,8 @@ def make_checkpoint(family, folder):
     weights = load_file(folder / "model.safetensors")
     if family in FURTHER_TOKENS:
         weights |= FURTHER_TOKENS[family](weights)
+    if family in PACKED:
+        _pack_experts(weights, PACKED[family])
     _fill(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     path = folder / "config.json"
