@@ -1,0 +1,52 @@
+"""Which sets sets.py makes. A layout's name says what it is: tp2ep4dp2first3 has tensor parallel size 2, 4
+expert ranks, 2 data parallel ones and 3 layers in the first stage; after '-' comes a custom pipeline.
+"""
+
+import re
+
+PIPELINES = {  # E embedding, t layer, m further tokens, L loss
+    "edges": "E|t*4|t*4|L",  # embedding and loss on stages of their own
+    "uneven": "Etttt|t|tt|tL",
+    "chunks": [["embedding", "decoder"], ["decoder"] * 3, ["decoder"] * 4, ["loss"]],
+    "further": "Et|(tt|)*3tm|L",  # no layer predicts where the loss is
+}
+FLAGS = ("embedding", "loss")
+
+SETS = [f"{family}/{layout}" for family, layouts in {
+    "llama": "tp4pp2 tp8 tp2cp2dp2 pp4first1last1 pp5embedding1loss1 pp3vpp3embedding1 pp4-edges",
+    "qwen2": "tp2pp3first2 pp3last2 pp2vpp4 pp2vpp2first2",
+    "qwen3": "tp4pad16 tp2pp4 pp4-uneven pp2vpp2-chunks",
+    "qwen3_tied": "tp2pp4 pp2vpp2dp2 pp4-edges",
+    "qwen3_moe": "tp2pp2ep2dp2 tp2pp2ep2etp2dp2 ep8dp8 etp2dp2 tp4ep4etp2dp2 tp2ep4dp2seq1 cp2ep2",
+    "qwen3_vl": "tp2pp2dp2 tp4",
+    "qwen3_vl_moe": "tp2pp2ep2dp2 ep8dp8",
+    "qwen3_next": "tp2pp2ep2dp2 pp2vpp2ep2dp2 tp4etp2",
+    "qwen3_5": "tp4pp2",
+    "qwen3_5_moe": "tp2pp2ep2dp2",
+    "qwen3_5_vl": "tp2pp2",
+    "qwen3_5_vl_moe": "tp2pp2ep2dp2",
+    "deepseek_v3_mtp": "tp2pp2ep2dp2 pp2vpp2ep2dp2 tp2ep2etp2dp2 pp3vpp2-further",
+    "glm4_moe": "tp2pp2ep2dp2 pp2vpp2",
+    "gpt_oss": "tp2pp2ep2dp2 ep8dp8",
+    "minimax_m2": "tp4ep2dp2 tp2pp2ep2",
+    "gemma3": "tp2pp2",
+    "mimo": "tp2pp2vpp2",
+}.items() for layout in layouts.split()]
+
+
+def layout_of(name):
+    name, _, pipeline = name.partition("-")
+    layout = {key: int(size) for key, size in re.findall(r"([a-z]+)(\d+)", name)}
+    for flag in FLAGS:
+        if flag in layout:
+            layout[flag] = True
+    if layout.pop("seq", 0):
+        layout["grouped"] = False
+    return layout | ({"pipeline": PIPELINES[pipeline]} if pipeline else {})
+
+
+def world_of(layout):
+    world = 1
+    for part in ("tp", "pp", "cp", "dp"):
+        world *= layout.get(part, 1)
+    return world
