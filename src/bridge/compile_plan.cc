@@ -102,28 +102,59 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
-// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide nothing:
-// an expert may be square.
-Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
-                                        const CompileOptions& options) {
-  if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
-  bool packed = family.packed_by_default;
-  if (options.reference) {
-    std::string one_name, packed_name;
-    for (const TensorSpec& spec : options.reference->tensors()) {
-      if (MatchesGlob("*.mlp.experts.0.*", spec.name)) one_name = spec.name;
-      if (MatchesGlob("*.mlp.experts.gate_up_proj*", spec.name)) packed_name = spec.name;
-    }
-    if (!one_name.empty() && !packed_name.empty()) {
-      return Error{Code::kInvalidData, "the reference has experts by name (" + one_name +
-                                           ") and packed ones (" + packed_name + ")"};
-    }
-    if (!one_name.empty() || !packed_name.empty()) packed = !packed_name.empty();
+// The names of one kind of layer begin like this.
+std::string_view NamesBegin(const Family& family, Holder holder) {
+  for (const Stack& stack : family.stacks) {
+    if (stack.holder != holder) continue;
+    const std::string_view hf = stack.hf;
+    return hf.substr(0, hf.find_first_of("*+"));
   }
-  if (!packed) return ExpertLayout::kPerName;
-  return family.in_out_before_5 && MajorOf(model.transformers_version) < 5
-             ? ExpertLayout::kPackedInOut
-             : ExpertLayout::kPackedOutIn;
+  return {};
+}
+
+// Whether the reference's layers of one kind have packed experts; nothing if it has no experts there.
+// Shapes decide nothing: an expert may be square.
+Result<std::optional<bool>> HasPackedExperts(const Inventory& reference, std::string_view begin) {
+  std::string one_name, packed_name;
+  for (const TensorSpec& spec : reference.tensors()) {
+    if (!spec.name.starts_with(begin)) continue;
+    if (MatchesGlob("*.mlp.experts.0.*", spec.name)) one_name = spec.name;
+    if (MatchesGlob("*.mlp.experts.gate_up_proj*", spec.name)) packed_name = spec.name;
+  }
+  if (one_name.empty() && packed_name.empty()) return std::optional<bool>();
+  if (one_name.empty() || packed_name.empty()) return std::optional(one_name.empty());
+  return Error{Code::kInvalidData, "the reference has experts by name (" + one_name +
+                                       ") and packed ones (" + packed_name + ")"};
+}
+
+struct ExpertLayouts {
+  ExpertLayout layers = ExpertLayout::kPerName;
+  ExpertLayout mtp = ExpertLayout::kPerName;  // of modules that predict further tokens
+};
+
+// Told, else as the reference's names are, else as the family's checkpoints are. Published ones have
+// packed experts in the layers and, beside them, experts by name where further tokens are predicted.
+Result<ExpertLayouts> ChooseExpertLayouts(const Family& family, const HfConfig& model,
+                                          const CompileOptions& options) {
+  if (options.expert_layout != ExpertLayout::kAuto) {
+    return ExpertLayouts{options.expert_layout, options.expert_layout};
+  }
+  const auto layout = [&](bool packed) {
+    if (!packed) return ExpertLayout::kPerName;
+    return family.in_out_before_5 && MajorOf(model.transformers_version) < 5
+               ? ExpertLayout::kPackedInOut
+               : ExpertLayout::kPackedOutIn;
+  };
+  bool layers = family.packed_by_default;
+  bool mtp = layers;
+  if (options.reference) {
+    const auto packed = [&](Holder holder) {
+      return HasPackedExperts(*options.reference, NamesBegin(family, holder));
+    };
+    layers = WC_TRY(packed(Holder::kLayers)).value_or(layers);
+    mtp = WC_TRY(packed(Holder::kMtpLayers)).value_or(layers);
+  }
+  return ExpertLayouts{layout(layers), layout(mtp)};
 }
 
 class Compiler {
@@ -148,7 +179,7 @@ class Compiler {
   Status CompareReference();
   Status Carry(std::vector<TensorSpec>* all);
 
-  bool Exists(const Rule& rule) const;
+  bool Exists(const Rule& rule, Holder holder) const;
   std::string KeyOf(const Instance& instance) const;
   std::string NameOf(const Instance& instance, const Output& output) const;
   TensorCut CutOf(const Rule& rule) const;
@@ -165,7 +196,7 @@ class Compiler {
   Dims dims_;
   bool tied_ = false;
   bool alias_ = false;  // the reference lists the tied output layer
-  ExpertLayout experts_ = ExpertLayout::kPerName;
+  ExpertLayouts experts_;
   std::vector<Module> modules_;
   std::vector<Instance> instances_;
   std::map<const Rule*, std::vector<Shard>> shards_of_;
@@ -178,7 +209,8 @@ class Compiler {
   CompiledPlan out_;
 };
 
-bool Compiler::Exists(const Rule& rule) const {
+bool Compiler::Exists(const Rule& rule, Holder holder) const {
+  const ExpertLayout experts = holder == Holder::kMtpLayers ? experts_.mtp : experts_.layers;
   const bool query_rank = model_.Int("q_lora_rank").has_value();
   switch (rule.when) {
     case When::kAlways:
@@ -198,11 +230,11 @@ bool Compiler::Exists(const Rule& rule) const {
     case When::kNoQueryRank:
       return !query_rank;
     case When::kPerName:
-      return experts_ == ExpertLayout::kPerName;
+      return experts == ExpertLayout::kPerName;
     case When::kPackedOutIn:
-      return experts_ == ExpertLayout::kPackedOutIn;
+      return experts == ExpertLayout::kPackedOutIn;
     case When::kPackedInOut:
-      return experts_ == ExpertLayout::kPackedInOut;
+      return experts == ExpertLayout::kPackedInOut;
   }
   return false;
 }
@@ -211,7 +243,7 @@ Status Compiler::Check() {
   WC_TRY(topology_.Check());
   tied_ = IsTied(family_, model_);
   alias_ = tied_ && options_.reference && options_.reference->Find(family_.tied_alias) >= 0;
-  experts_ = WC_TRY(ChooseExpertLayout(family_, model_, options_));
+  experts_ = WC_TRY(ChooseExpertLayouts(family_, model_, options_));
   std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
   for (const std::string_view flag : family_.refused) {
     if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
@@ -280,7 +312,7 @@ Status Compiler::ListInstances() {
   for (const Module& module : modules_) {
     for (const std::span<const Rule> group : module.stack->rules) {
       for (const Rule& rule : group) {
-        if (!Has(module.kind, rule.only) || !Exists(rule)) continue;
+        if (!Has(module.kind, rule.only) || !Exists(rule, module.stack->holder)) continue;
         wanted_ |= DimsOf(rule);
         instances_.push_back({&rule, &module, rule.per_expert() ? 0 : -1});
         params += topology_.world / topology_.pp;
