@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <set>
 
 #include "base/text.h"
 #include "bridge/families/families.h"
 #include "bridge/shard_keys.h"
-#include "bridge/toy_trainer_testing.h"
+#include "bridge/toy_worlds_testing.h"
 #include "layout/gather.h"
 
 namespace weightcast::bridge {
@@ -30,148 +29,6 @@ const ToyModel kToys[] = {
     {.architecture = "Qwen2ForCausalLM", .qkv_bias = true},
     {.architecture = "Qwen3ForCausalLM", .qk_norm = true},
 };
-
-Topology World(int32_t layers, int32_t tp, int32_t pp = 1, int32_t vpp = 1, int32_t dp = 1,
-               int32_t cp = 1) {
-  Topology t;
-  t.tp = t.etp = tp;
-  t.pp = pp;
-  t.vpp = vpp;
-  t.cp = cp;
-  t.world = tp * pp * dp * cp;
-  t.num_layers = layers;
-  return t;
-}
-
-HfConfig ModelOf(const ToyModel& m) { return HfConfig::Parse(ConfigJson(m)).value(); }
-MegatronConfig TrainerOf(const ToyModel& m, const Topology& t) {
-  return MegatronConfig::Parse(TopologyJson(m, t)).value();
-}
-Result<CompiledPlan> Compile(const ToyModel& m, const Topology& t,
-                             const CompileOptions& options = {}) {
-  return CompilePlan(ModelOf(m), TrainerOf(m, t), options);
-}
-
-std::string Message(const Result<CompiledPlan>& result) {
-  return result.ok() ? "" : result.error().message;
-}
-
-Bytes BytesOf(const ToyTensor& t) {
-  Bytes bytes(t.bits.size() * 4);
-  std::memcpy(bytes.data(), t.bits.data(), bytes.size());
-  return bytes;
-}
-
-// Fills the canonical tensors from all ranks' shards by the plan.
-std::map<std::string, Bytes> Gather(const layout::Plan& plan,
-                                    const std::vector<ToyTensors>& shards) {
-  std::map<std::string, Bytes> canonical;
-  for (const tensor::TensorSpec& spec : plan.inventory->tensors()) {
-    canonical[spec.name].resize(static_cast<size_t>(spec.bytes()));
-  }
-  for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    for (const layout::Slice& slice : plan.ranks[r].slices) {
-      const tensor::TensorSpec& spec = (*plan.inventory)[static_cast<size_t>(slice.tensor)];
-      const std::string& key = plan.ranks[r].params[static_cast<size_t>(slice.param)].key;
-      layout::ScatterSlice(spec.matrix(), slice, BytesOf(shards[r].at(key)), canonical[spec.name]);
-    }
-  }
-  return canonical;
-}
-
-std::vector<ToyTensors> AllShards(const ToyModel& m, const Topology& t) {
-  std::vector<ToyTensors> shards;
-  for (int32_t r = 0; r < t.world; ++r) shards.push_back(ShardTensors(m, t, r));
-  return shards;
-}
-
-// The shard keys, shapes and dtypes are the plan's, and what it gathers is the model, bit for bit.
-void ExpectRight(const ToyModel& m, const Topology& t, const CompiledPlan& compiled) {
-  const std::vector<ToyTensors> shards = AllShards(m, t);
-  for (int32_t r = 0; r < t.world; ++r) {
-    std::vector<tensor::TensorSpec> specs;
-    for (const auto& [key, tensor] : shards[static_cast<size_t>(r)]) {
-      specs.push_back({key, DType::kF32, tensor.shape()});
-    }
-    const auto ignored =
-        CheckShardKeys(compiled.plan->ranks[static_cast<size_t>(r)], specs, RankId{r});
-    ASSERT_TRUE(ignored.ok()) << ignored.error().message;
-  }
-  std::map<std::string, Bytes> expected;
-  for (const auto& [name, tensor] : CanonicalTensors(m)) expected[name] = BytesOf(tensor);
-  ASSERT_EQ(Gather(*compiled.plan, shards), expected);
-}
-
-// Ranks that hold the same shards (one stage, one tensor rank) send about equally much.
-void ExpectBalanced(const Topology& t, const layout::Plan& plan) {
-  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> loads;
-  int64_t largest = 0;
-  for (int32_t r = 0; r < t.world; ++r) {
-    int64_t units = 0;
-    for (const layout::Slice& s : plan.ranks[static_cast<size_t>(r)].slices) {
-      units += s.box.units();
-      largest = std::max(largest, s.box.units());
-    }
-    const layout::Coordinates at = t.At(r);
-    loads[{at.pp, at.tp}].push_back(units);
-  }
-  for (const auto& [group, units] : loads) {
-    const auto [low, high] = std::ranges::minmax(units);
-    EXPECT_LE(high - low, largest) << "stage " << group.first << ", tensor rank " << group.second;
-  }
-}
-
-// Every (TP, PP, VPP, DP) up to 4, every family: each element exactly once (ProveCoverage runs in
-// CompilePlan), from the right place, by balanced owners; equal when compiled again, unequal
-// otherwise.
-TEST(Worlds, EverySmallWorldOfEveryFamilyGathersTheModel) {
-  for (ToyModel m : kToys) {
-    std::set<std::string> hashes;
-    int worlds = 0;
-    for (int bits = 0; bits < 4; ++bits) {
-      m.tied = (bits & 1) != 0;
-      m.local_spec = (bits & 2) != 0;
-      for (int32_t tp = 1; tp <= 4; ++tp) {
-        for (int32_t pp = 1; pp <= 4; ++pp) {
-          for (int32_t vpp = 1; vpp <= (pp == 1 ? 1 : 4); ++vpp) {
-            // Spellings and the tie meet every cut; replicas are independent of them.
-            for (int32_t dp = 1; dp <= (bits == 0 ? 4 : 1); ++dp) {
-              m.layers = pp * vpp;
-              const Topology t = World(m.layers, tp, pp, vpp, dp);
-              SCOPED_TRACE(m.architecture + (m.tied ? " tied" : "") +
-                           (m.local_spec ? " local" : "") + " tp " + std::to_string(tp) + " pp " +
-                           std::to_string(pp) + " vpp " + std::to_string(vpp) + " dp " +
-                           std::to_string(dp));
-              const auto compiled = Compile(m, t);
-              ASSERT_TRUE(compiled.ok()) << Message(compiled);
-              ASSERT_NO_FATAL_FAILURE(ExpectRight(m, t, *compiled));
-              ExpectBalanced(t, *compiled->plan);
-              EXPECT_EQ(compiled->hash, Compile(m, t)->hash);
-              hashes.insert(compiled->hash.hex());
-              ++worlds;
-            }
-          }
-        }
-      }
-    }
-    // With one stage, a tied model has the same... no two worlds may share a hash.
-    EXPECT_EQ(hashes.size(), static_cast<size_t>(worlds));
-  }
-}
-
-TEST(Worlds, ContextRanksAndUnevenStagesGatherTheModel) {
-  ToyModel m = kToys[2];
-  m.layers = 7;
-  Topology t = World(7, 2, 3, 1, 2, 2);
-  t.layers_in_first_stage = 1;
-  t.layers_in_last_stage = 2;
-  MegatronConfig trainer = TrainerOf(m, World(7, 1));
-  trainer.topology = t;
-  const auto compiled = CompilePlan(ModelOf(m), trainer, {});
-  ASSERT_TRUE(compiled.ok()) << Message(compiled);
-  ExpectRight(m, t, *compiled);
-  ExpectBalanced(t, *compiled->plan);
-}
 
 // The toy trainer asks the topology for its layers alone, so that any layout can be put into it.
 TEST(Worlds, CustomLayoutsGatherTheModel) {
