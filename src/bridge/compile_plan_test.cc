@@ -116,7 +116,7 @@ TEST(Prediction, ATiedOutputLayerBesideItIsThereAndNotCompared) {
     const std::string output = together ? "vp0/output_layer.weight" : "vp1/output_layer.weight";
     EXPECT_EQ(std::ranges::count(keys, output), 1);
     ASSERT_EQ(compiled->replicas.size(), 1u);
-    for (const Place& p : compiled->replicas[0].places) {
+    for (const layout::Place& p : compiled->replicas[0].places) {
       const std::string& key = compiled->plan->ranks[static_cast<size_t>(p.rank)]
                                    .params[static_cast<size_t>(p.param)]
                                    .key;

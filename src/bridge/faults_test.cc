@@ -345,11 +345,11 @@ TEST(Faults, B26_NeighboursHoldTheSameNormOfKeys) {
   EXPECT_EQ(SpecOf(*compiled.plan, name).shape, Shape{6});
   std::vector<std::vector<int32_t>> replicas;
   for (const ReplicaSet& set : compiled.replicas) {
-    const Place& first = set.places.front();
+    const layout::Place& first = set.places.front();
     const auto& params = compiled.plan->ranks[static_cast<size_t>(first.rank)].params;
     if (params[static_cast<size_t>(first.param)].key != key) continue;
     replicas.emplace_back();
-    for (const Place& p : set.places) replicas.back().push_back(p.rank);
+    for (const layout::Place& p : set.places) replicas.back().push_back(p.rank);
   }
   EXPECT_THAT(replicas, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
   EXPECT_EQ(FindParam(*compiled.plan, 3, key)->shape, Shape{3});
