@@ -1,7 +1,6 @@
 #include "bridge/compile_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <tuple>
 
@@ -10,6 +9,7 @@
 #include "bridge/expand.h"
 #include "bridge/families/families.h"
 #include "bridge/layers.h"
+#include "bridge/receiver.h"
 
 namespace weightcast::bridge {
 namespace {
@@ -33,6 +33,7 @@ struct Numbers {
   int32_t after_layers = 0;  // '+'
   int32_t expert = 0;        // '#'
   std::string_view inner;    // '@'
+  bool any = false;          // '*' and '+' are '*': a pattern
 };
 
 std::string Filled(std::string_view pattern, const Numbers& numbers) {
@@ -40,10 +41,10 @@ std::string Filled(std::string_view pattern, const Numbers& numbers) {
   for (const char c : pattern) {
     switch (c) {
       case '*':
-        text += std::to_string(numbers.module);
+        text += numbers.any ? "*" : std::to_string(numbers.module);
         break;
       case '+':
-        text += std::to_string(numbers.after_layers);
+        text += numbers.any ? "*" : std::to_string(numbers.after_layers);
         break;
       case '#':
         text += std::to_string(numbers.expert);
@@ -92,41 +93,6 @@ Result<int64_t> CountIn(const HfConfig& model, const char* key) {
                                        std::to_string(layout::kLayersMax)};
 }
 
-// The major number of "4.57.1"; 0 if it says none.
-int MajorOf(std::string_view version) {
-  int major = 0;
-  std::from_chars(version.data(), version.data() + version.size(), major);
-  return major;
-}
-
-// Told, else as the reference's names in this stack are, else as the family's checkpoints are: Qwen3.5
-// packs those of the decoder's layers only. Shapes decide nothing: an expert may be square.
-Result<ExpertLayout> ChooseExpertLayout(const Family& family, const Stack& stack,
-                                        const HfConfig& model, const CompileOptions& options) {
-  if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
-  bool packed = family.packed_by_default;
-  if (options.reference) {
-    std::string experts = std::string(stack.hf) + "mlp.experts.";
-    std::ranges::replace(experts, '+', '*');
-    const std::string one = experts + "0.*";
-    const std::string all = experts + "gate_up_proj*";
-    std::string one_name, packed_name;
-    for (const TensorSpec& spec : options.reference->tensors()) {
-      if (MatchesGlob(one, spec.name)) one_name = spec.name;
-      if (MatchesGlob(all, spec.name)) packed_name = spec.name;
-    }
-    if (!one_name.empty() && !packed_name.empty()) {
-      return Error{Code::kInvalidData, "the reference has experts by name (" + one_name +
-                                           ") and packed ones (" + packed_name + ")"};
-    }
-    if (!one_name.empty() || !packed_name.empty()) packed = !packed_name.empty();
-  }
-  if (!packed) return ExpertLayout::kPerName;
-  return family.in_out_before_5 && MajorOf(model.transformers_version) < 5
-             ? ExpertLayout::kPackedInOut
-             : ExpertLayout::kPackedOutIn;
-}
-
 class Compiler {
  public:
   Compiler(const Family& family, const HfConfig& model, const MegatronConfig& trainer,
@@ -149,12 +115,11 @@ class Compiler {
   Status PlaceInstance(const Instance& instance);
   void SortParams();
   void CollectReplicas();
-  Status CompareReference();
-  Status Carry(std::vector<TensorSpec>* all);
 
   bool Exists(const Rule& rule, const Stack& stack) const;
   bool Unused(const Rule& rule) const;
   Chunk ChunkOf(const Instance& instance) const;
+  std::string Wrapped(std::string_view name) const;
   std::string KeyOf(const Instance& instance) const;
   std::string NameOf(const Instance& instance, const Output& output) const;
   TensorCut CutOf(const Rule& rule) const;
@@ -170,7 +135,9 @@ class Compiler {
   DimSet wanted_;
   Dims dims_;
   bool tied_ = false;
-  bool alias_ = false;  // the reference lists the tied output layer
+  bool alias_ = false;    // the receiver lists the tied output layer
+  bool wrapped_ = false;  // and this model as a part of its own
+  std::string tied_to_;
   std::map<const Stack*, ExpertLayout> experts_;
   std::vector<Module> modules_;
   std::vector<Instance> instances_;
@@ -228,9 +195,14 @@ bool Compiler::Unused(const Rule& rule) const {
 Status Compiler::Check() {
   WC_TRY(topology_.Check());
   tied_ = IsTied(family_, model_);
-  alias_ = tied_ && options_.reference && options_.reference->Find(family_.tied_alias) >= 0;
+  const std::vector<std::string> declared = DeclaredNames(options_);
+  wrapped_ = IsWrapped(family_, declared);
+  tied_to_ = Wrapped(family_.tied_to);
+  alias_ = tied_ && std::ranges::binary_search(declared, family_.tied_alias);
   for (const Stack& stack : family_.stacks) {
-    experts_[&stack] = WC_TRY(ChooseExpertLayout(family_, stack, model_, options_));
+    const std::string prefix = Filled(Wrapped(stack.hf), {.any = true});
+    experts_[&stack] =
+        WC_TRY(ChooseExpertLayout(family_, model_, prefix, options_.expert_layout, declared));
   }
   std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
   for (const std::string_view flag : family_.refused) {
@@ -363,6 +335,13 @@ std::string Compiler::KeyOf(const Instance& instance) const {
          Filled(SpelledName(*instance.rule, trainer_), numbers);
 }
 
+// The name that a checkpoint of the larger model has, if that is what receives it.
+std::string Compiler::Wrapped(std::string_view name) const {
+  constexpr std::string_view kText = "model.";
+  if (!wrapped_ || !name.starts_with(kText)) return std::string(name);
+  return family_.wrapped + std::string(name.substr(kText.size()));
+}
+
 std::string Compiler::NameOf(const Instance& instance, const Output& output) const {
   const Module& module = *instance.module;
   const Numbers numbers{.module = module.global,
@@ -370,7 +349,7 @@ std::string Compiler::NameOf(const Instance& instance, const Output& output) con
                         .expert = std::max(0, instance.expert)};
   const std::string_view name = output.name;
   if (name.starts_with('/')) return Filled(name.substr(1), numbers);
-  return Filled(module.stack->hf, numbers) + Filled(name, numbers);
+  return Filled(Wrapped(module.stack->hf), numbers) + Filled(name, numbers);
 }
 
 void Compiler::AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const {
@@ -383,7 +362,7 @@ void Compiler::AddTensors(const Instance& instance, std::vector<TensorSpec>* spe
     spec.dtype = widened ? DType::kF32 : ParamDType(rule, trainer_);
     spec.shape = ShapeOf(rule, output, dims_);
     specs->push_back(spec);
-    if (alias_ && spec.name == family_.tied_to) {
+    if (alias_ && spec.name == tied_to_) {
       spec.name = family_.tied_alias;
       specs->push_back(std::move(spec));
     }
@@ -396,7 +375,7 @@ Status Compiler::MakeInventory() {
     if (!instance.rule->copy) AddTensors(instance, &specs);
   }
   inventory_ = std::make_shared<const Inventory>(WC_TRY(Inventory::Make(std::move(specs))));
-  if (alias_) out_.aliases.push_back({family_.tied_alias, family_.tied_to});
+  if (alias_) out_.aliases.push_back({family_.tied_alias, tied_to_});
   return Ok();
 }
 
@@ -459,7 +438,7 @@ std::vector<Slice> Compiler::SlicesOf(const Instance& instance, const Shard& sha
     slice.col_stride = piece.col_stride;
     slice.map = instance.rule->map;
     slices.push_back(slice);
-    if (alias_ && (*inventory_)[static_cast<size_t>(slice.tensor)].name == family_.tied_to) {
+    if (alias_ && (*inventory_)[static_cast<size_t>(slice.tensor)].name == tied_to_) {
       slice.tensor = static_cast<int32_t>(inventory_->Find(family_.tied_alias));
       slices.push_back(slice);
     }
@@ -542,56 +521,11 @@ Status Compiler::PlaceShards() {
   return Ok();
 }
 
-// Names the reference tensors that the carry patterns declare, and appends them to `all`.
-Status Compiler::Carry(std::vector<TensorSpec>* all) {
-  std::vector<std::string> clashes;
-  std::vector<bool> used(options_.carry.size());
-  for (const TensorSpec& spec : options_.reference->tensors()) {
-    bool carried = false;
-    for (size_t i = 0; i < options_.carry.size(); ++i) {
-      if (!MatchesGlob(options_.carry[i], spec.name)) continue;
-      used[i] = carried = true;
-    }
-    if (!carried) continue;
-    if (inventory_->Find(spec.name) >= 0) clashes.push_back(spec.name);
-    out_.carried.push_back(spec.name);
-    all->push_back(spec);
-  }
-  if (!clashes.empty()) {
-    return Error{Code::kInvalidArgument,
-                 "the trainer produces what is to be carried: " + JoinNames(clashes)};
-  }
-  std::vector<std::string> idle;
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) idle.push_back(Quoted(options_.carry[i]));
-  }
-  if (idle.empty()) return Ok();
-  return Error{Code::kInvalidArgument, "no reference tensor matches --carry " + JoinNames(idle)};
-}
-
-// Reference = produced + carried, exactly.
-Status Compiler::CompareReference() {
-  if (!options_.reference) {
-    if (options_.carry.empty()) return Ok();
-    return Error{Code::kInvalidArgument,
-                 "tensors to carry (" + JoinNames(options_.carry) +
-                     ") need a seed or reference checkpoint that holds them"};
-  }
-  std::vector<TensorSpec> all = inventory_->tensors();
-  WC_TRY(Carry(&all));
-  const Inventory made = WC_TRY(Inventory::Make(std::move(all)));
-  if (made == *options_.reference) return Ok();
-  return Error{
-      Code::kInvalidData,
-      "what the trainer produces, with what is carried, is not what the reference holds: " +
-          tensor::DifferenceText(*options_.reference, made)};
-}
-
 Result<CompiledPlan> Compiler::Run() {
   WC_TRY(Check());
   WC_TRY(ListInstances());
   WC_TRY(MakeInventory());
-  WC_TRY(CompareReference());
+  out_.carried = WC_TRY(CompareWithReceiver(*inventory_, options_));
   WC_TRY(PlaceShards());
   auto plan = std::make_shared<layout::Plan>();
   plan->inventory = inventory_;

@@ -27,6 +27,8 @@ struct CompileOptions {
   // Tensors of the seed or of another checkpoint of the model. If given, what the trainer produces
   // and what is carried must together be exactly these.
   std::shared_ptr<const tensor::Inventory> reference;
+  // Names that an engine or another receiver lists (ParseNames); if given, the same, by name.
+  std::vector<std::string> names;
   std::vector<std::string> carry;   // patterns of reference tensors that the trainer does not hold
   std::vector<std::string> ignore;  // patterns of shard keys that are not sent, besides kIgnored
   // Rows of the embedding over all tensor ranks, as a shard shows them (VocabRowsOf); 0: what the

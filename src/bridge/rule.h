@@ -155,9 +155,10 @@ struct Rule {
   Only only = Only::kAny;
   When when = When::kAlways;
   bool copy = false;  // another place of the same output, never its owner (a tied output layer)
-  bool after_layers = false;  // of the last stage: where the last layer is, if the trainer has it so
-  bool fp32 = false;  // held in fp32, whatever the model's dtype is
-  bool transposed = false;      // outputs are [columns, rows]
+  bool after_layers =
+      false;                // of the last stage: where the last layer is, if the trainer has it so
+  bool fp32 = false;        // held in fp32, whatever the model's dtype is
+  bool transposed = false;  // outputs are [columns, rows]
   bool halves_swapped = false;  // of the columns
   layout::ValueMap map = layout::ValueMap::kCopy;
   Output outputs[kOutputsMax] = {};  // up to the first without a name
@@ -214,6 +215,8 @@ struct Family {
   // (`alias`) gets the embedding's values under that name.
   const char* tied_alias = "lm_head.weight";
   const char* tied_to = "model.embed_tokens.weight";
+  // Where a larger model has this one as its text part, in place of "model.".
+  const char* wrapped = nullptr;
 };
 
 }  // namespace weightcast::bridge

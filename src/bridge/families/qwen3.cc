@@ -22,6 +22,7 @@ constexpr Family kQwen3 = {
     .name = "qwen3",
     .architectures = kQwen3Architectures,
     .stacks = kQwen3Stacks,
+    .wrapped = "model.language_model.",
 };
 
 }  // namespace weightcast::bridge

@@ -76,6 +76,7 @@ constexpr Family kQwen35 = {
     .architectures = kQwen35Architectures,
     .stacks = kQwen35Stacks,
     .settings = kSettings,
+    .wrapped = "model.language_model.",
 };
 
 constexpr Family kQwen35Moe = {
@@ -84,6 +85,7 @@ constexpr Family kQwen35Moe = {
     .stacks = kQwen35MoeStacks,
     .settings = kSettings,
     .packed_by_default = true,
+    .wrapped = "model.language_model.",
 };
 
 constexpr Family kQwen35Vl = {

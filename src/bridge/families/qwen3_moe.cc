@@ -24,6 +24,7 @@ constexpr Family kQwen3Moe = {
     .architectures = kQwen3MoeArchitectures,
     .stacks = kQwen3MoeStacks,
     .settings = kSettings,
+    .wrapped = "model.language_model.",
 };
 
 }  // namespace weightcast::bridge
