@@ -104,8 +104,8 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
-// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide nothing:
-// an expert may be square.
+// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide
+// nothing: an expert may be square.
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
                                         const CompileOptions& options) {
   if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
@@ -147,8 +147,6 @@ class Compiler {
   Status PlaceInstance(const Instance& instance);
   void SortParams();
   void CollectReplicas();
-  Status CompareReference();
-  Status Carry(std::vector<TensorSpec>* all);
 
   bool Exists(const Rule& rule) const;
   std::string KeyOf(const Instance& instance) const;
@@ -507,56 +505,11 @@ Status Compiler::PlaceShards() {
   return Ok();
 }
 
-// Names the reference tensors that the carry patterns declare, and appends them to `all`.
-Status Compiler::Carry(std::vector<TensorSpec>* all) {
-  std::vector<std::string> clashes;
-  std::vector<bool> used(options_.carry.size());
-  for (const TensorSpec& spec : options_.reference->tensors()) {
-    bool carried = false;
-    for (size_t i = 0; i < options_.carry.size(); ++i) {
-      if (!MatchesGlob(options_.carry[i], spec.name)) continue;
-      used[i] = carried = true;
-    }
-    if (!carried) continue;
-    if (inventory_->Find(spec.name) >= 0) clashes.push_back(spec.name);
-    out_.carried.push_back(spec.name);
-    all->push_back(spec);
-  }
-  if (!clashes.empty()) {
-    return Error{Code::kInvalidArgument,
-                 "the trainer produces what is to be carried: " + JoinNames(clashes)};
-  }
-  std::vector<std::string> idle;
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) idle.push_back(Quoted(options_.carry[i]));
-  }
-  if (idle.empty()) return Ok();
-  return Error{Code::kInvalidArgument, "no reference tensor matches --carry " + JoinNames(idle)};
-}
-
-// Reference = produced + carried, exactly.
-Status Compiler::CompareReference() {
-  if (!options_.reference) {
-    if (options_.carry.empty()) return Ok();
-    return Error{Code::kInvalidArgument,
-                 "tensors to carry (" + JoinNames(options_.carry) +
-                     ") need a seed or reference checkpoint that holds them"};
-  }
-  std::vector<TensorSpec> all = inventory_->tensors();
-  WC_TRY(Carry(&all));
-  const Inventory made = WC_TRY(Inventory::Make(std::move(all)));
-  if (made == *options_.reference) return Ok();
-  return Error{
-      Code::kInvalidData,
-      "what the trainer produces, with what is carried, is not what the reference holds: " +
-          tensor::DifferenceText(*options_.reference, made)};
-}
-
 Result<CompiledPlan> Compiler::Run() {
   WC_TRY(Check());
   WC_TRY(ListInstances());
   WC_TRY(MakeInventory());
-  WC_TRY(CompareReference());
+  out_.carried = WC_TRY(CheckReference(*inventory_, options_));
   WC_TRY(PlaceShards());
   auto plan = std::make_shared<layout::Plan>();
   plan->inventory = inventory_;
