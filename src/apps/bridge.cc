@@ -5,6 +5,7 @@
 
 #include "apps/command.h"
 #include "base/text.h"
+#include "bridge/compile_plan.h"
 #include "bridge/convert.h"
 #include "bridge/shard_dir.h"
 #include "layout/cells.h"
@@ -14,6 +15,9 @@ namespace weightcast::apps {
 namespace {
 
 using bridge::CompiledPlan;
+
+constexpr const char* kBridgeMode = "bridge";
+constexpr const char* kRawMode = "raw";
 
 // "dir/" and "dir" name the same directory; siblings are made of the name.
 std::string Trimmed(const std::string& path) {
@@ -32,7 +36,8 @@ int64_t OwnedBytes(const layout::Plan& plan, const layout::RankPlan& rank) {
 }
 
 // What convert and plan say of a plan. `coverage` is 1: a plan that covers less is an error.
-Json ToJson(const CompiledPlan& compiled, const std::vector<std::string>& ignored) {
+Json ToJson(const CompiledPlan& compiled, const std::vector<std::string>& ignored,
+            const std::string& mode) {
   const layout::Plan& plan = *compiled.plan;
   Json ranks = Json::array();
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
@@ -44,7 +49,7 @@ Json ToJson(const CompiledPlan& compiled, const std::vector<std::string>& ignore
   Json aliases = Json::object();
   for (const bridge::Alias& alias : compiled.aliases) aliases[alias.name] = alias.of;
   return {{"family", plan.family},
-          {"mode", "bridge"},
+          {"mode", mode},
           {"tensors", plan.inventory->size()},
           {"elements", plan.inventory->units()},
           {"bytes", plan.inventory->bytes()},
@@ -167,7 +172,7 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
 
 Status Plan(App& app, const PlanFlags& flags) {
   const Planned planned = WC_TRY(PlanFrom(app, flags));
-  Json document = ToJson(planned.compiled, {});
+  Json document = ToJson(planned.compiled, {}, kBridgeMode);
   document["world"] = planned.trainer.topology.world;
   app.Emit(document, ToText(planned.compiled, {}));
   return Ok();
@@ -178,13 +183,14 @@ struct ConvertFlags {
   std::string out;
   bridge::ConvertOptions options;
   int64_t threads = 0;
-  std::string mode = "bridge";
+  std::string mode = kBridgeMode;
 };
 
 Status Convert(App& app, ConvertFlags& flags) {
   WC_TRY(app.CheckInputs({{"--shards", flags.shards},
                           {"--config", flags.options.config},
                           {"--reference", flags.options.reference}}));
+  flags.options.mode = flags.mode == kRawMode ? bridge::Mode::kRaw : bridge::Mode::kBridge;
   flags.options.threads = static_cast<int>(flags.threads);
   flags.options.progress = [&](int64_t done, int64_t total) {
     app.Progress("convert", done, total);
@@ -193,7 +199,7 @@ Status Convert(App& app, ConvertFlags& flags) {
   const bridge::ConvertReport report = WC_TRY(
       bridge::ConvertShards(app.world().fs, flags.shards, Trimmed(flags.out), flags.options));
   const double seconds = ToSeconds(app.world().clock.Now() - start);
-  Json document = ToJson(report.compiled, report.ignored);
+  Json document = ToJson(report.compiled, report.ignored, flags.mode);
   document["out"] = flags.out;
   document["seconds"] = seconds;
   app.Emit(document, ToText(report.compiled, report.ignored) + flags.out + ": " +
@@ -318,7 +324,8 @@ std::vector<Command> BridgeCommands() {
              .RequiredText("--out", &v->out, "new directory for the checkpoint")
              .Text("--config", &v->options.config,
                    "config.json; default ../hf_source/ beside the shards")
-             .Choice("--mode", &v->mode, {"bridge"}, "how tensors are found: by rules")
+             .Choice("--mode", &v->mode, {kBridgeMode, kRawMode},
+                     "how tensors are found: by rules, or by converters written by hand")
              .Text("--reference", &v->options.reference,
                    "checkpoint directory whose tensors the result must have")
              .Texts("--carry", &v->options.carry,

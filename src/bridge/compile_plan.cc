@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/text.h"
+#include "bridge/declared.h"
 #include "bridge/dims.h"
 #include "bridge/expand.h"
 #include "bridge/families/families.h"

@@ -7,7 +7,9 @@
 
 #include "base/task_pool.h"
 #include "base/text.h"
+#include "bridge/compile_plan.h"
 #include "bridge/families/families.h"
+#include "bridge/raw/raw.h"
 #include "bridge/shard_dir.h"
 #include "layout/gather.h"
 #include "tensor/hf_directory.h"
@@ -174,6 +176,18 @@ Status CheckFree(os::Fs& fs, const std::string& out) {
   return Error{Code::kConflict, out + ": is there already; give a new or empty directory"};
 }
 
+// The plan; padding of the vocabulary is told by a shard.
+Result<CompiledPlan> Compile(Mode mode, const ShardDir& dir,
+                             const std::vector<tensor::TensorSpec>& shard, CompileOptions options) {
+  if (mode == Mode::kRaw) {
+    options.vocab_rows = RawVocabRowsOf(dir.trainer, shard);
+    return CompileRaw(dir.model, dir.trainer, options);
+  }
+  const Family* family = WC_TRY(FindFamily(dir.model));
+  options.vocab_rows = VocabRowsOf(*family, dir.trainer, shard);
+  return CompilePlanFor(*family, dir.model, dir.trainer, options);
+}
+
 // Writes everything to a sibling first, then gives it its name.
 Result<int64_t> WriteDirectory(os::Fs& fs, const std::string& out, const std::string& side_files,
                                const tensor::Inventory& inventory, Writer& writer) {
@@ -198,11 +212,9 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
                                     const ConvertOptions& options) {
   WC_TRY(CheckFree(fs, out));
   const ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
-  const Family* family = WC_TRY(FindFamily(dir.model));
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
-  compile.vocab_rows = VocabRowsOf(*family, dir.trainer, sources.files[0].specs());
   if (!options.reference.empty()) {
     sources.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, options.reference).With(options.reference));
@@ -211,7 +223,8 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
     compile.reference = sources.reference->inventory();
   }
   ConvertReport report;
-  report.compiled = WC_TRY(CompilePlan(dir.model, dir.trainer, compile).With(shards));
+  report.compiled =
+      WC_TRY(Compile(options.mode, dir, sources.files[0].specs(), compile).With(shards));
   const layout::Plan& plan = *report.compiled.plan;
   WC_TRY(FindParams(plan, &sources, &report.ignored));
   if (options.check_replicas) WC_TRY(CheckReplicas(report.compiled, sources, options.threads));

@@ -195,6 +195,30 @@ TEST_F(Convert, ThePaddingIsReadOffTheShards) {
   ExpectModel();
 }
 
+TEST_F(Convert, WithoutRulesWritesTheSame) {
+  topology_.tp = topology_.pp = 2;
+  topology_.world = 8;
+  model_.tied = true;
+  WriteShards();
+  const auto bridge = Run();
+  ASSERT_TRUE(bridge.ok()) << Message(bridge);
+  ASSERT_TRUE(fs().RemoveTree("/out/hf").ok());
+  const auto raw = Run({.mode = Mode::kRaw});
+  ASSERT_TRUE(raw.ok()) << Message(raw);
+  EXPECT_EQ(raw->compiled.hash, bridge->compiled.hash);
+  EXPECT_EQ(raw->bytes, bridge->bytes);
+  ExpectModel();
+}
+
+TEST_F(Convert, WithoutRulesAReplicaThatDiffersIsNamed) {
+  topology_.tp = topology_.world = 2;
+  WriteShards([](int32_t rank, ToyTensors& shard) {
+    if (rank == 1) shard["vp0/decoder.final_layernorm.weight"].bits[2] ^= 1;
+  });
+  EXPECT_THAT(Message(Run({.mode = Mode::kRaw})),
+              HasSubstr("rank 1 vp0/decoder.final_layernorm.weight differs"));
+}
+
 TEST_F(Convert, AnOutputThatIsThereIsAConflict) {
   WriteShards();
   WriteText("/out/hf/x", "mine");

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "bridge/compile_plan.h"
 #include "bridge/convert.h"
 #include "bridge/megatron_config.h"
 #include "bridge/shard_dir.h"

@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 #include "base/units.h"
-#include "bridge/rule.h"
+#include "bridge/setting.h"
 #include "layout/topology.h"
 #include "tensor/dtype.h"
 

@@ -1,6 +1,5 @@
 // Who will receive the tensors declares their names: a checkpoint by its inventory, an engine by a
-// list. What is produced and carried must be exactly these; the names also tell how experts are laid
-// out, and whether the model is the text part of a larger one.
+// list. What is produced and carried must be exactly these.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@
 
 #include "base/status.h"
 #include "base/units.h"
-#include "bridge/compile_plan.h"
+#include "bridge/compiled_plan.h"
 
 namespace weightcast::bridge {
 
@@ -21,16 +20,6 @@ Result<std::vector<std::string>> ParseNames(std::string_view text);
 
 // Those that the options declare, sorted; empty if they declare none.
 std::vector<std::string> DeclaredNames(const CompileOptions& options);
-
-// How experts below `prefix` (a pattern) lie: told, else as the declared names are, else as the
-// family's checkpoints have them. Shapes decide nothing: an expert may be square.
-// Errors: kInvalidData if there are names of both kinds.
-Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
-                                        std::string_view prefix, ExpertLayout told,
-                                        const std::vector<std::string>& declared);
-
-// Whether the declared names are those of a model that the family's is the text part of.
-bool IsWrapped(const Family& family, const std::vector<std::string>& declared);
 
 // Compares what is produced with what is declared, and gives the names of the carried tensors.
 // Errors: those of CompilePlan about references and carry patterns.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bridge/compile_plan.h"
+#include "bridge/declared.h"
 #include "bridge/families/families.h"
 
 namespace weightcast::bridge {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "bridge/setting.h"
 #include "layout/plan.h"
 
 namespace weightcast::bridge {
@@ -192,13 +193,6 @@ struct Stack {
   const char* megatron = nullptr;
   const char* hf = nullptr;
   std::span<const std::span<const Rule>> rules;  // groups that families share
-};
-
-// A setting of the trainer that changes what shards hold, and the values that the rules are for: as
-// JSON, separated by '|'; or "*": any. Absent and null are always fine.
-struct Setting {
-  std::string_view key;
-  std::string_view values;
 };
 
 struct Family {
