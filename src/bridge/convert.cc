@@ -197,12 +197,16 @@ Result<int64_t> WriteDirectory(os::Fs& fs, const std::string& out, const std::st
 Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const std::string& out,
                                     const ConvertOptions& options) {
   WC_TRY(CheckFree(fs, out));
-  const ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
+  ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
   const Family* family = WC_TRY(FindFamily(dir.model));
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
-  compile.vocab_rows = VocabRowsOf(*family, dir.trainer, sources.files[0].specs());
+  for (const ShardFile& file : sources.files) {
+    if (compile.vocab_rows == 0)
+      compile.vocab_rows = VocabRowsOf(*family, dir.trainer, file.specs());
+    dir.trainer.mtp.Learn(file.specs());
+  }
   if (!options.reference.empty()) {
     sources.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, options.reference).With(options.reference));
