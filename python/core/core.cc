@@ -458,7 +458,8 @@ std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const st
                                    int64_t vocab_rows) {
   const std::vector<TensorSpec> specs = SpecsOf(held);
   const Unlocked unlocked;
-  const bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(topology));
+  bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(topology));
+  trainer.mtp.Learn(specs);
   const bridge::HfConfig model = Value(bridge::HfConfig::Parse(config));
   const RankId rank{arguments.rank};
   if (rank.value < 0 || rank.value >= trainer.topology.world) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/command.h"
+#include "apps/model_source.h"
 #include "base/text.h"
 #include "bridge/compile_plan.h"
 #include "bridge/convert.h"
@@ -88,6 +89,7 @@ struct PlanFlags {
   std::optional<int64_t> first_stage, last_stage;
   int64_t vocab_rows = 0;
   std::string spec = "te";
+  SpellingFlags spelling;
   std::string unit;  // trace only
 };
 
@@ -107,6 +109,7 @@ void AddLayoutFlags(Flags& f, const std::shared_ptr<PlanFlags>& v) {
       .Text("--reference", &v->reference, "checkpoint directory whose tensors must be produced")
       .Texts("--carry", &v->carry,
              "reference tensors that the trainer does not hold (pattern with *)");
+  AddSpellingFlags(f, &v->spelling);
 }
 
 Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
@@ -166,6 +169,7 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
     options.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, flags.reference).With(flags.reference)).inventory();
   }
+  planned.trainer.mtp = planned.trainer.mtp.Or(flags.spelling.mtp());
   planned.compiled = WC_TRY(bridge::CompilePlan(model, planned.trainer, options));
   return planned;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/flags.h"
 #include "base/status.h"
 #include "bridge/hf_config.h"
 #include "bridge/megatron_config.h"
@@ -20,6 +21,17 @@
 
 namespace weightcast::apps {
 
+// How a trainer spells what its config does not say: "--mtp-inner", "--mtp-at-root".
+struct SpellingFlags {
+  std::string mtp_inner;
+  bool mtp_at_root = false;
+
+  bridge::MtpSpelling mtp() const {
+    return {mtp_inner, mtp_at_root ? std::optional(true) : std::nullopt};
+  }
+};
+void AddSpellingFlags(Flags& flags, SpellingFlags* values);
+
 struct SourceOptions {
   // Inventory that plan and carried tensors together must equal; null: the plan's own.
   std::shared_ptr<const tensor::Inventory> reference;
@@ -27,6 +39,9 @@ struct SourceOptions {
   // Rows of the embedding over all tensor ranks, padding included. 0: told by the file of `rank` if
   // it is given and holds some of them, else by the trainer's config.
   int64_t vocab_rows = 0;
+  bridge::MtpSpelling mtp;  // where topology.json does not say it; else told by the file of `rank`,
+  // or, in a process that speaks for every rank, by the file of one that holds the modules.
+  bool for_every_rank = false;
   std::optional<int64_t> rank;  // as the user says it: refused if the layout has no such rank
 };
 
@@ -36,6 +51,7 @@ struct ModelSource {
   std::vector<std::string> carried;  // names
   std::string side_files;            // directory of config, tokenizer, ...
   int64_t vocab_rows = 0;            // as SourceOptions, once told
+  bridge::MtpSpelling mtp;           // the same
 
   // Opens only this rank's own file.
   Result<trainer::ShardSet> OpenShards(os::World& world, RankId rank) const;

@@ -326,13 +326,18 @@ Chunk Compiler::ChunkOf(const Instance& instance) const {
 // Of the expert's number in Megatron's name, which counts on its own rank.
 std::string Compiler::KeyOf(const Instance& instance) const {
   const Module& module = *instance.module;
-  Numbers numbers{.module = module.local, .inner = trainer_.mtp_inner};
+  const MtpSpelling& mtp = trainer_.mtp;
+  Numbers numbers{.module = module.local,
+                  .inner = mtp.inner.empty() ? std::string_view(kMtpInners[0]) : mtp.inner};
   if (instance.expert >= 0) {
     const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
     numbers.expert = instance.expert % a_rank;
   }
-  return "vp" + std::to_string(ChunkOf(instance).chunk) + "/" +
-         Filled(module.stack->megatron, numbers) +
+  std::string_view stack = module.stack->megatron;
+  if (module.stack->holder == Holder::kMtpLayers && mtp.at_root.value_or(false)) {
+    stack.remove_prefix(stack.find("mtp."));
+  }
+  return "vp" + std::to_string(ChunkOf(instance).chunk) + "/" + Filled(stack, numbers) +
          Filled(SpelledName(*instance.rule, trainer_), numbers);
 }
 

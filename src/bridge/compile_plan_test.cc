@@ -126,6 +126,32 @@ TEST(Prediction, ATiedOutputLayerBesideItIsThereAndNotCompared) {
   }
 }
 
+TEST(Prediction, BothSpellingsOfEitherPartArePlanned) {
+  const auto model = HfConfig::Parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {"hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 6,
+    "layer_types": ["full_attention"]},
+    "vision_config": {"depth": 1, "hidden_size": 4, "intermediate_size": 8, "num_heads": 2,
+    "in_channels": 3, "temporal_patch_size": 2, "patch_size": 2, "num_position_embeddings": 4,
+    "out_hidden_size": 4, "spatial_merge_size": 2}})");
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  auto trainer = MegatronConfig::Parse(R"({"world": 1, "config": {"num_layers": 1,
+    "mtp_num_layers": 1, "layernorm_zero_centered_gamma": true, "attention_output_gate": true}})");
+  for (const char* inner : kMtpInners) {
+    for (const char* parent : {"language_model.", ""}) {
+      const std::string module = std::string("vp0/") + parent + "mtp.layers.0.";
+      trainer->mtp = {};
+      trainer->mtp.Learn({{module + inner + ".mlp.linear_fc2.weight", {}, {}}});
+      const auto compiled = CompilePlan(*model, *trainer, {});
+      ASSERT_TRUE(compiled.ok()) << Message(compiled);
+      const std::vector<layout::Param>& params = compiled->plan->ranks[0].params;
+      for (const std::string& key : {module + "enorm.weight", module + inner + ".mlp.linear_fc1.weight"}) {
+        EXPECT_EQ(std::ranges::count(params, key, &layout::Param::key), 1) << key;
+      }
+    }
+  }
+}
+
 TEST(Vocabulary, TheCopyWhereFurtherTokensArePredictedTellsToo) {
   const auto trainer = MegatronConfig::Parse(
       R"({"world": 2, "config": {"num_layers": 3, "mtp_num_layers": 1,

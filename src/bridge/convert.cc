@@ -176,15 +176,16 @@ Status CheckFree(os::Fs& fs, const std::string& out) {
   return Error{Code::kConflict, out + ": is there already; give a new or empty directory"};
 }
 
-// The plan; padding of the vocabulary is told by a shard.
-Result<CompiledPlan> Compile(Mode mode, const ShardDir& dir,
-                             const std::vector<tensor::TensorSpec>& shard, CompileOptions options) {
-  if (mode == Mode::kRaw) {
-    options.vocab_rows = RawVocabRowsOf(dir.trainer, shard);
-    return CompileRaw(dir.model, dir.trainer, options);
+// The plan; padding of the vocabulary is told by the shards.
+Result<CompiledPlan> Compile(Mode mode, const ShardDir& dir, const std::vector<ShardFile>& shards,
+                             CompileOptions options) {
+  const Family* family = mode == Mode::kRaw ? nullptr : WC_TRY(FindFamily(dir.model));
+  for (const ShardFile& shard : shards) {
+    if (options.vocab_rows > 0) break;
+    options.vocab_rows = family == nullptr ? RawVocabRowsOf(dir.trainer, shard.specs())
+                                           : VocabRowsOf(*family, dir.trainer, shard.specs());
   }
-  const Family* family = WC_TRY(FindFamily(dir.model));
-  options.vocab_rows = VocabRowsOf(*family, dir.trainer, shard);
+  if (family == nullptr) return CompileRaw(dir.model, dir.trainer, options);
   return CompilePlanFor(*family, dir.model, dir.trainer, options);
 }
 
@@ -211,9 +212,10 @@ Result<int64_t> WriteDirectory(os::Fs& fs, const std::string& out, const std::st
 Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const std::string& out,
                                     const ConvertOptions& options) {
   WC_TRY(CheckFree(fs, out));
-  const ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
+  ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
+  for (const ShardFile& file : sources.files) dir.trainer.mtp.Learn(file.specs());
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
   if (!options.reference.empty()) {
     sources.reference =

@@ -135,6 +135,23 @@ Status ReadPrediction(const Json& config, MegatronConfig* trainer) {
              std::to_string(trainer->mtp_layers));
 }
 
+Result<MtpSpelling> ReadMtpSpelling(const Json& json) {
+  constexpr const char* kInner = "mtp_inner";
+  constexpr const char* kAtRoot = "mtp_at_root";
+  MtpSpelling spelling;
+  if (const auto it = json.find(kInner); it != json.end() && !it->is_null()) {
+    spelling.inner = WC_TRY(JsonString(json, kInner).With("topology.json"));
+    if (std::ranges::count(kMtpInners, spelling.inner) == 0) {
+      return Bad(std::string(kInner) + ": expected " + kMtpInners[0] + " or " + kMtpInners[1] +
+                 ", found " + Quoted(spelling.inner));
+    }
+  }
+  if (const auto it = json.find(kAtRoot); it != json.end() && !it->is_null()) {
+    spelling.at_root = WC_TRY(JsonBool(json, kAtRoot).With("topology.json"));
+  }
+  return spelling;
+}
+
 struct Recorded {
   const char* key;
   int32_t layout::Coordinates::* field;
@@ -186,6 +203,17 @@ void CompareLayers(const Topology& topology, int32_t pp, const Json& layers,
 
 }  // namespace
 
+void MtpSpelling::Learn(const std::vector<tensor::TensorSpec>& shard) {
+  for (const tensor::TensorSpec& spec : shard) {
+    if (!MatchesGlob("vp*mtp.layers.*", spec.name)) continue;
+    if (!at_root) at_root = MatchesGlob("vp*/mtp.layers.*", spec.name);
+    for (const char* name : kMtpInners) {
+      const std::string pattern = std::string("vp*mtp.layers.*.") + name + ".*";
+      if (inner.empty() && MatchesGlob(pattern, spec.name)) inner = name;
+    }
+  }
+}
+
 Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   const Json json = WC_TRY(
       ParseJson(text, {.bytes_max = static_cast<size_t>(kTopologyBytesMax)}).With("topology.json"));
@@ -206,6 +234,7 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   config.sequential_experts =
       config.local_spec || (grouped != settings->end() && *grouped == false);
   WC_TRY(ReadPrediction(*settings, &config));
+  config.mtp = WC_TRY(ReadMtpSpelling(json));
   if (const auto dtype = settings->find("params_dtype");
       dtype != settings->end() && !dtype->is_null()) {
     const auto known =

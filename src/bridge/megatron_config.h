@@ -16,10 +16,29 @@
 #include "bridge/setting.h"
 #include "layout/topology.h"
 #include "tensor/dtype.h"
+#include "tensor/inventory.h"
 
 namespace weightcast::bridge {
 
 inline constexpr int64_t kTopologyBytesMax = 64 * kMiB;  // recorded exports make it large
+
+// What Megatron calls the layer inside of a prediction module: first what it does today.
+inline constexpr const char* kMtpInners[] = {"mtp_model_layer", "transformer_layer"};
+
+// How a trainer spells its prediction modules, where that is known: topology.json says it, or a shard
+// that holds one shows it.
+struct MtpSpelling {
+  std::string inner;            // one of kMtpInners; "": not known
+  std::optional<bool> at_root;  // beside the language model of a larger one, not inside of it
+
+  // What `other` knows, where this knows nothing.
+  MtpSpelling Or(const MtpSpelling& other) const {
+    return {inner.empty() ? other.inner : inner, at_root ? at_root : other.at_root};
+  }
+  bool known() const { return !inner.empty() && at_root.has_value(); }
+  // Adds what is not known yet and `shard` shows.
+  void Learn(const std::vector<tensor::TensorSpec>& shard);
+};
 
 struct MegatronConfig {
   layout::Topology topology;
@@ -38,7 +57,7 @@ struct MegatronConfig {
   // Where the decoder's final norm is: with its last layer, as Megatron has it once mtp_num_layers
   // is said, else with the output layer. A custom layout may keep the two apart.
   bool norm_with_last_layer = false;
-  std::string mtp_inner = "mtp_model_layer";  // what they call the layer inside of them
+  MtpSpelling mtp;
   // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
   std::map<std::string, std::string, std::less<>> settings;
 

@@ -96,6 +96,24 @@ TEST(Trainer, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(MegatronConfig::Parse("{").ok());
 }
 
+TEST(Prediction, ItsSpellingIsSaidOrShown) {
+  const auto said = MegatronConfig::Parse(
+      R"({"world": 1, "config": {"num_layers": 1}, "mtp_inner": "transformer_layer", "mtp_at_root": true})");
+  EXPECT_EQ(said->mtp.inner, "transformer_layer");
+  EXPECT_TRUE(said->mtp.known() && *said->mtp.at_root);
+  EXPECT_THAT(Fault(R"("num_layers": 1}, "mtp_inner": "layer", "rest": {)", "1"),
+              HasSubstr("expected mtp_model_layer or transformer_layer, found \"layer\""));
+  MtpSpelling shown;
+  shown.Learn({{"vp0/decoder.layers.0.transformer_layer.x", {}, {}}});
+  EXPECT_TRUE(shown.inner.empty() && !shown.at_root);
+  shown.Learn({{"vp1/language_model.mtp.layers.0.enorm.weight", {}, {}}});
+  EXPECT_TRUE(shown.inner.empty() && shown.at_root == false);
+  shown.Learn({{"vp1/mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", {}, {}}});
+  EXPECT_TRUE(shown.inner == "transformer_layer" && shown.at_root == false);  // what is known stays
+  EXPECT_EQ(shown.Or(said->mtp).at_root, false);
+  EXPECT_EQ(MtpSpelling().Or(said->mtp).inner, "transformer_layer");
+}
+
 TEST(Topology, ACustomLayoutTellsTheChunks) {
   for (const char* spelling :
        {R"("Ett||tm|L")", R"([["embedding","decoder","decoder"],[],["decoder","mtp"],["loss"]])",
