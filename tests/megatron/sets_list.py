@@ -14,7 +14,7 @@ FLAGS = ("embedding", "loss")
 
 SETS = [f"{family}/{layout}" for family, layouts in {
     "llama": "tp4pp2 tp8 tp2cp2dp2 pp4first1last1 pp5embedding1loss1 pp3vpp3embedding1 pp4-edges",
-    "qwen2": "tp2pp3first2 pp2vpp4 pp2vpp2first2",
+    "qwen2": "tp4pp2first3 pp2vpp4 pp2vpp2first2",
     "qwen3": "tp4pad16 pp4-uneven pp2vpp2-chunks",
     "qwen3_tied": "tp2pp4 pp2vpp2dp2 pp4-edges",
     "qwen3_moe": "tp2pp2ep2dp2 tp2pp2ep2etp2dp2 ep8dp8 etp2dp2 tp4ep4etp2dp2 tp2ep4dp2seq1 cp2ep2",
@@ -31,7 +31,7 @@ SETS = [f"{family}/{layout}" for family, layouts in {
     "kimi_k2": "tp2ep2",
     "deepseek_v3_mtp": "tp2pp2ep2dp2 pp2vpp2ep2dp2 pp3vpp2-further",
     "glm4_moe": "tp2pp2ep2dp2 pp2vpp2",
-    "gpt_oss": "tp2pp2ep2dp2 ep8dp8",
+    "gpt_oss": "tp2pp2ep2dp2 tp4ep2",
     "minimax_m2": "tp4ep2dp2 tp2pp2ep2 tp4pp2",
     "gemma3": "tp2pp2",
     "mimo": "tp2pp2vpp2",
