@@ -8,7 +8,8 @@ PIPELINES = {  # E embedding, t layer, m further tokens, L loss
     "edges": "E|t*4|t*4|L",  # embedding and loss on stages of their own
     "uneven": "Etttt|t|tt|tL",
     "chunks": [["embedding", "decoder"], ["decoder"] * 3, ["decoder"] * 4, ["loss"]],
-    "further": "Et|(tt|)*3tm|L",  # no layer predicts where the loss is
+    "further": "Et|(tt|)*3tm|L",  # what predicts further tokens is not where the loss is
+    "together": "Et|ttt|ttt|tmL",
 }
 FLAGS = ("embedding", "loss")
 
@@ -24,12 +25,13 @@ SETS = [f"{family}/{layout}" for family, layouts in {
     "qwen3_next": "tp2pp2ep2dp2 pp2vpp2ep2dp2",
     "qwen3_5": "tp4pp2",
     "qwen3_5_moe": "tp2ep2etp2dp2",
-    "qwen3_5_vl": "pp2vpp2",
+    "qwen3_5_vl": "pp2vpp2 pp4-together",
     "qwen3_5_vl_tied": "tp2pp2",
     "qwen3_5_vl_moe": "ep4dp4",
     "deepseek_v2": "pp2ep2dp2",
     "kimi_k2": "tp2ep2",
-    "deepseek_v3_mtp": "tp2pp2ep2dp2 pp2vpp2ep2dp2 pp3vpp2-further",
+    "deepseek_v3_mtp": "tp2pp2ep2dp2 pp2vpp2ep2dp2 pp3vpp2-further "
+                       "pp4ep2dp2-together",
     "glm4_moe": "tp2pp2ep2dp2 pp2vpp2",
     "gpt_oss": "tp2pp2ep2dp2 tp4ep2",
     "minimax_m2": "tp4ep2dp2 tp2pp2ep2 tp4pp2",
@@ -47,6 +49,8 @@ REFUSED = {
     "qwen3_vl/pp2vpp2": "vp_stage must be provided",  # its model asks without saying which chunk
     "qwen3_vl/tp2pad16": "hf_weights.shape=torch.Size([200, 64]) target_param.shape=torch.Size([112, 64])",
     "gpt_oss/etp2dp2": "Bias in Moe is only supported when ETP==1",
+    # A prediction module's layer is made like a decoder layer of its stage.
+    "qwen3_5/pp3vpp2-further": "Experimental attention variant is not supported",
     # Without a query rank Megatron-Core gives the query a norm that no checkpoint has.
     "deepseek_v2_lite/tp2": "linear_q_proj.layer_norm_weight",
 }
