@@ -188,7 +188,7 @@ def make_set(name, root):
 
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
-    for name in sys.argv[2:] or sets_list.SETS:
+    for name in sys.argv[2:] or [*sets_list.SETS, *sets_list.REFUSED]:
         make_set(name, root)
 
 

@@ -23,6 +23,7 @@ LATENT = {"num_key_value_heads": 8, "q_lora_rank": 12, "kv_lora_rank": 8, "qk_no
 LINEAR = {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8,
           "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
           "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2}
+TIED = {"tie_word_embeddings": True}
 FURTHER = {"mtp_num_hidden_layers": 1}
 SHARED = {"shared_expert_intermediate_size": 24}
 VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "in_channels": 3,
@@ -48,22 +49,27 @@ MODELS = {  # Hugging Face's config class, and what it is made of
     "llama": ("LlamaConfig", BASE | {"head_dim": 8}),
     "qwen2": ("Qwen2Config", BASE),
     "qwen3": ("Qwen3Config", DENSE),
-    "qwen3_tied": ("Qwen3Config", DENSE | {"tie_word_embeddings": True}),
+    "qwen3_tied": ("Qwen3Config", DENSE | TIED),
     "qwen3_moe": ("Qwen3MoeConfig", EXPERTS),
     "qwen3_vl": ("Qwen3VLConfig", _vision(DENSE | MULTI_ROPE, deepstack_visual_indexes=[0, 1])),
+    "qwen3_vl_tied": ("Qwen3VLConfig", _vision(DENSE | MULTI_ROPE | TIED, deepstack_visual_indexes=[1])),
     "qwen3_vl_moe": ("Qwen3VLMoeConfig", _vision(EXPERTS | MULTI_ROPE, deepstack_visual_indexes=[0, 1])),
     "qwen3_next": ("Qwen3NextConfig", EXPERTS | LINEAR | SHARED),
     "qwen3_5": ("Qwen3_5TextConfig", DENSE | LINEAR | FURTHER),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", EXPERTS | LINEAR | SHARED | FURTHER),
     "qwen3_5_vl": ("Qwen3_5Config", _vision(DENSE | LINEAR | FURTHER | PARTIAL_ROPE)),
+    "qwen3_5_vl_tied": ("Qwen3_5Config", _vision(DENSE | LINEAR | FURTHER | PARTIAL_ROPE | TIED)),
     "qwen3_5_vl_moe": ("Qwen3_5MoeConfig", _vision(EXPERTS | LINEAR | SHARED | FURTHER | PARTIAL_ROPE)),
+    "deepseek_v2": ("DeepseekV2Config", ROUTED | LATENT | YARN),
+    "deepseek_v2_lite": ("DeepseekV2Config", ROUTED | LATENT | YARN | {"q_lora_rank": None}),
+    "kimi_k2": ("DeepseekV3Config", ROUTED | LATENT | YARN),
     "deepseek_v3_mtp": ("DeepseekV3Config", ROUTED | LATENT | YARN),
     "glm4_moe": ("Glm4MoeConfig", ROUTED | {"use_qk_norm": True, "attention_bias": True}),
     "gpt_oss": ("GptOssConfig", DENSE | {"num_local_experts": 8, "num_experts_per_tok": 2,
                                          "sliding_window": 16}),
     "minimax_m2": ("MiniMaxM2Config", DENSE | {"intermediate_size": 24, "num_local_experts": 8,
                                                "num_experts_per_tok": 2, "rotary_dim": 8}),
-    "gemma3": ("Gemma3TextConfig", DENSE | {"tie_word_embeddings": True}),
+    "gemma3": ("Gemma3TextConfig", DENSE | TIED),
     # Transformers has no class of its own for it: its layers are Qwen2's.
     "mimo": ("Qwen2Config", BASE),
 }
@@ -73,6 +79,7 @@ CONFIG = {
     "glm4_moe": {"num_nextn_predict_layers": 1},
     "qwen3_next": {"num_nextn_predict_layers": 1},
     "minimax_m2": {"use_qk_norm": True, "use_routing_bias": True},
+    "kimi_k2": {"architectures": ["KimiK2ForCausalLM"], "scoring_func": "sigmoid"},
     "mimo": {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1},
 }
 
@@ -116,7 +123,7 @@ def _qwen(weights):
 # Hugging Face's classes have no modules that predict further tokens, but checkpoints have.
 FURTHER_TOKENS = {"deepseek_v3_mtp": _after_layers, "glm4_moe": _after_layers, "mimo": _mimo,
                   "qwen3_next": _qwen, "qwen3_5": _qwen, "qwen3_5_moe": _qwen, "qwen3_5_vl": _qwen,
-                  "qwen3_5_vl_moe": _qwen}
+                  "qwen3_5_vl_tied": _qwen, "qwen3_5_vl_moe": _qwen}
 # Layers whose experts are one tensor, as in checkpoints of Qwen3.5 and of Qwen3.6.
 PACKED = {"qwen3_5_moe": "model.", "qwen3_5_vl_moe": ""}
 

@@ -21,6 +21,7 @@ extern const Family kQwen35VlMoe;
 extern const Family kMixtral;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
 extern const Family kMiniMaxM2;
 extern const Family kGptOss;
@@ -29,7 +30,7 @@ extern const Family kMiMo;
 inline constexpr const Family* kFamilies[] = {
     &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,  &kQwen3Vl,     &kQwen3VlMoe,
     &kQwen3Next, &kQwen35,  &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral,
-    &kGlm4,      &kGlm4Moe, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,
+    &kGlm4,      &kGlm4Moe, &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss, &kMiMo,
 };
 
 // The family that serves the model's architecture.
