@@ -161,7 +161,9 @@ TEST_P(Worlds, EveryCutOfAStageGathersTheModel) {
   for (const Topology& t : Cuts(GetParam(), 2, 1, 1)) {
     const ToyModel m = Fitted(GetParam(), t);
     ASSERT_NO_FATAL_FAILURE(ExpectRightPlan(m, t));
-    hashes.insert(Compile(m, t)->hash.hex());
+    const PlanHash hash = Compile(m, t)->hash;
+    EXPECT_EQ(hash, Compile(m, t)->hash) << "nothing is kept from one to the next";
+    hashes.insert(hash.hex());
     ++worlds;
   }
   EXPECT_EQ(hashes.size(), worlds) << "no two worlds share a plan";
