@@ -102,17 +102,21 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
-// Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide nothing:
-// an expert may be square.
-Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
-                                        const CompileOptions& options) {
+// Told, else as the reference's names in this stack are, else as the family's checkpoints are: Qwen3.5
+// packs those of the decoder's layers only. Shapes decide nothing: an expert may be square.
+Result<ExpertLayout> ChooseExpertLayout(const Family& family, const Stack& stack,
+                                        const HfConfig& model, const CompileOptions& options) {
   if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
   bool packed = family.packed_by_default;
   if (options.reference) {
+    std::string experts = std::string(stack.hf) + "mlp.experts.";
+    std::ranges::replace(experts, '+', '*');
+    const std::string one = experts + "0.*";
+    const std::string all = experts + "gate_up_proj*";
     std::string one_name, packed_name;
     for (const TensorSpec& spec : options.reference->tensors()) {
-      if (MatchesGlob("*.mlp.experts.0.*", spec.name)) one_name = spec.name;
-      if (MatchesGlob("*.mlp.experts.gate_up_proj*", spec.name)) packed_name = spec.name;
+      if (MatchesGlob(one, spec.name)) one_name = spec.name;
+      if (MatchesGlob(all, spec.name)) packed_name = spec.name;
     }
     if (!one_name.empty() && !packed_name.empty()) {
       return Error{Code::kInvalidData, "the reference has experts by name (" + one_name +
@@ -148,7 +152,7 @@ class Compiler {
   Status CompareReference();
   Status Carry(std::vector<TensorSpec>* all);
 
-  bool Exists(const Rule& rule) const;
+  bool Exists(const Rule& rule, const Stack& stack) const;
   std::string KeyOf(const Instance& instance) const;
   std::string NameOf(const Instance& instance, const Output& output) const;
   TensorCut CutOf(const Rule& rule) const;
@@ -165,7 +169,7 @@ class Compiler {
   Dims dims_;
   bool tied_ = false;
   bool alias_ = false;  // the reference lists the tied output layer
-  ExpertLayout experts_ = ExpertLayout::kPerName;
+  std::map<const Stack*, ExpertLayout> experts_;
   std::vector<Module> modules_;
   std::vector<Instance> instances_;
   std::map<const Rule*, std::vector<Shard>> shards_of_;
@@ -178,7 +182,8 @@ class Compiler {
   CompiledPlan out_;
 };
 
-bool Compiler::Exists(const Rule& rule) const {
+bool Compiler::Exists(const Rule& rule, const Stack& stack) const {
+  const ExpertLayout experts = experts_.at(&stack);
   const bool query_rank = model_.Int("q_lora_rank").has_value();
   switch (rule.when) {
     case When::kAlways:
@@ -198,11 +203,11 @@ bool Compiler::Exists(const Rule& rule) const {
     case When::kNoQueryRank:
       return !query_rank;
     case When::kPerName:
-      return experts_ == ExpertLayout::kPerName;
+      return experts == ExpertLayout::kPerName;
     case When::kPackedOutIn:
-      return experts_ == ExpertLayout::kPackedOutIn;
+      return experts == ExpertLayout::kPackedOutIn;
     case When::kPackedInOut:
-      return experts_ == ExpertLayout::kPackedInOut;
+      return experts == ExpertLayout::kPackedInOut;
   }
   return false;
 }
@@ -211,7 +216,9 @@ Status Compiler::Check() {
   WC_TRY(topology_.Check());
   tied_ = IsTied(family_, model_);
   alias_ = tied_ && options_.reference && options_.reference->Find(family_.tied_alias) >= 0;
-  experts_ = WC_TRY(ChooseExpertLayout(family_, model_, options_));
+  for (const Stack& stack : family_.stacks) {
+    experts_[&stack] = WC_TRY(ChooseExpertLayout(family_, stack, model_, options_));
+  }
   std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
   for (const std::string_view flag : family_.refused) {
     if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
@@ -280,7 +287,7 @@ Status Compiler::ListInstances() {
   for (const Module& module : modules_) {
     for (const std::span<const Rule> group : module.stack->rules) {
       for (const Rule& rule : group) {
-        if (!Has(module.kind, rule.only) || !Exists(rule)) continue;
+        if (!Has(module.kind, rule.only) || !Exists(rule, *module.stack)) continue;
         wanted_ |= DimsOf(rule);
         instances_.push_back({&rule, &module, rule.per_expert() ? 0 : -1});
         params += topology_.world / topology_.pp;
