@@ -102,8 +102,9 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
-// Told, else as the reference's names in this stack are, else as the family's checkpoints are: Qwen3.5
-// packs those of the decoder's layers only. Shapes decide nothing: an expert may be square.
+// Told, else as the reference's names in this stack are, else as the family's checkpoints are: there are
+// some that pack those of the decoder's layers and no others. Shapes decide nothing: an expert may be
+// square.
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const Stack& stack,
                                         const HfConfig& model, const CompileOptions& options) {
   if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;

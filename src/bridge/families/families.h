@@ -21,6 +21,7 @@ extern const Family kQwen35VlMoe;
 extern const Family kMixtral;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
 extern const Family kMiniMaxM2;
 extern const Family kGptOss;
@@ -41,6 +42,7 @@ inline constexpr const Family* kFamilies[] = {
     &kMixtral,
     &kGlm4,
     &kGlm4Moe,
+    &kDeepseekV2,
     &kDeepseekV3,
     &kMiniMaxM2,
     &kGptOss,
