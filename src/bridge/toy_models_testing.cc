@@ -107,7 +107,9 @@ std::string TopologyJson(const ToyModel& m, const Topology& t) {
   if (m.attention == ToyAttention::kGated) config["attention_output_gate"] = true;
   if (m.full_attention_interval > 0) config["layernorm_zero_centered_gamma"] = true;
   if (m.mtp_layers > 0) config["mtp_num_layers"] = m.mtp_layers;
-  return Json{{"world", t.world}, {"config", config}}.dump();
+  Json topology = {{"world", t.world}, {"config", config}};
+  if (m.mtp_layers > 0) topology["mtp_inner"] = m.mtp_inner;
+  return topology.dump();
 }
 
 void PrintTo(const ToyModel& m, std::ostream* out) { *out << m.architecture; }

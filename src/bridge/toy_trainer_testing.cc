@@ -107,19 +107,19 @@ namespace {
 
 class Checkpoint {
  public:
-  explicit Checkpoint(const ToyModel& model) : m(model) {}
+  explicit Checkpoint(const ToyModel& model) : m_(model) {}
   ToyTensors Make();
 
  private:
   void Add(const std::string& name, Shape dims, DType dtype, ToyValues values);
   void Add(const std::string& name, Shape dims) {
-    Add(name, std::move(dims), m.bf16 ? DType::kBf16 : DType::kF32, ToyValues::kBits);
+    Add(name, std::move(dims), m_.bf16 ? DType::kBf16 : DType::kF32, ToyValues::kBits);
   }
   void AddWithBias(const std::string& name, Shape dims) {
     Add(name + ".bias", {dims[0]});
     Add(name + ".weight", std::move(dims));
   }
-  void AddNorm(const std::string& name) { Add(name + ".weight", {m.hidden}); }
+  void AddNorm(const std::string& name) { Add(name + ".weight", {m_.hidden}); }
 
   void Layer(const std::string& layer, bool linear, bool moe);
   void GroupedAttention(const std::string& attention);
@@ -132,7 +132,7 @@ class Checkpoint {
   void Vision();
   void Merger(const std::string& merger, int64_t norm);
 
-  const ToyModel& m;
+  const ToyModel& m_;
   ToyTensors all_;
   uint32_t next_ = 1;
   uint32_t next_gain_ = 0;
@@ -148,121 +148,121 @@ void Checkpoint::Add(const std::string& name, Shape dims, DType dtype, ToyValues
 }
 
 void Checkpoint::GroupedAttention(const std::string& attention) {
-  const int64_t q = m.heads * m.head_dim;
-  const int64_t kv = m.kv_heads * m.head_dim;
-  const int64_t q_rows = m.attention == ToyAttention::kGated ? 2 * q : q;
-  Add(attention + "q_proj.weight", {q_rows, m.hidden});
-  Add(attention + "k_proj.weight", {kv, m.hidden});
-  Add(attention + "v_proj.weight", {kv, m.hidden});
-  Add(attention + "o_proj.weight", {m.hidden, q});
-  if (m.qkv_bias) {
+  const int64_t q = m_.heads * m_.head_dim;
+  const int64_t kv = m_.kv_heads * m_.head_dim;
+  const int64_t q_rows = m_.attention == ToyAttention::kGated ? 2 * q : q;
+  Add(attention + "q_proj.weight", {q_rows, m_.hidden});
+  Add(attention + "k_proj.weight", {kv, m_.hidden});
+  Add(attention + "v_proj.weight", {kv, m_.hidden});
+  Add(attention + "o_proj.weight", {m_.hidden, q});
+  if (m_.qkv_bias) {
     Add(attention + "q_proj.bias", {q_rows});
     Add(attention + "k_proj.bias", {kv});
     Add(attention + "v_proj.bias", {kv});
   }
-  if (m.qk_norm || m.wide_qk_norm) {
-    Add(attention + "q_norm.weight", {m.wide_qk_norm ? q : m.head_dim});
-    Add(attention + "k_norm.weight", {m.wide_qk_norm ? kv : m.head_dim});
+  if (m_.qk_norm || m_.wide_qk_norm) {
+    Add(attention + "q_norm.weight", {m_.wide_qk_norm ? q : m_.head_dim});
+    Add(attention + "k_norm.weight", {m_.wide_qk_norm ? kv : m_.head_dim});
   }
-  if (m.sinks) {
-    Add(attention + "o_proj.bias", {m.hidden});
-    Add(attention + "sinks", {m.heads});
+  if (m_.sinks) {
+    Add(attention + "o_proj.bias", {m_.hidden});
+    Add(attention + "sinks", {m_.heads});
   }
 }
 
 void Checkpoint::LatentAttention(const std::string& attention) {
-  const int64_t query = m.heads * (m.nope_dim + m.rope_dim);
-  if (m.query_rank == 0) {
-    Add(attention + "q_proj.weight", {query, m.hidden});
+  const int64_t query = m_.heads * (m_.nope_dim + m_.rope_dim);
+  if (m_.query_rank == 0) {
+    Add(attention + "q_proj.weight", {query, m_.hidden});
   } else {
-    Add(attention + "q_a_proj.weight", {m.query_rank, m.hidden});
-    Add(attention + "q_a_layernorm.weight", {m.query_rank});
-    Add(attention + "q_b_proj.weight", {query, m.query_rank});
+    Add(attention + "q_a_proj.weight", {m_.query_rank, m_.hidden});
+    Add(attention + "q_a_layernorm.weight", {m_.query_rank});
+    Add(attention + "q_b_proj.weight", {query, m_.query_rank});
   }
-  Add(attention + "kv_a_proj_with_mqa.weight", {m.kv_rank + m.rope_dim, m.hidden});
-  Add(attention + "kv_a_layernorm.weight", {m.kv_rank});
-  Add(attention + "kv_b_proj.weight", {m.heads * (m.nope_dim + m.value_dim), m.kv_rank});
-  Add(attention + "o_proj.weight", {m.hidden, m.heads * m.value_dim});
+  Add(attention + "kv_a_proj_with_mqa.weight", {m_.kv_rank + m_.rope_dim, m_.hidden});
+  Add(attention + "kv_a_layernorm.weight", {m_.kv_rank});
+  Add(attention + "kv_b_proj.weight", {m_.heads * (m_.nope_dim + m_.value_dim), m_.kv_rank});
+  Add(attention + "o_proj.weight", {m_.hidden, m_.heads * m_.value_dim});
 }
 
 void Checkpoint::DeltaNet(const std::string& attention) {
-  const int64_t key = m.key_heads * m.key_dim;
-  const int64_t value = m.value_heads * m.linear_value_dim;
-  if (m.linear_by_key_head) {
-    Add(attention + "in_proj_qkvz.weight", {2 * key + 2 * value, m.hidden});
-    Add(attention + "in_proj_ba.weight", {2 * m.value_heads, m.hidden});
+  const int64_t key = m_.key_heads * m_.key_dim;
+  const int64_t value = m_.value_heads * m_.linear_value_dim;
+  if (m_.linear_by_key_head) {
+    Add(attention + "in_proj_qkvz.weight", {2 * key + 2 * value, m_.hidden});
+    Add(attention + "in_proj_ba.weight", {2 * m_.value_heads, m_.hidden});
   } else {
-    Add(attention + "in_proj_qkv.weight", {2 * key + value, m.hidden});
-    Add(attention + "in_proj_z.weight", {value, m.hidden});
-    Add(attention + "in_proj_b.weight", {m.value_heads, m.hidden});
-    Add(attention + "in_proj_a.weight", {m.value_heads, m.hidden});
+    Add(attention + "in_proj_qkv.weight", {2 * key + value, m_.hidden});
+    Add(attention + "in_proj_z.weight", {value, m_.hidden});
+    Add(attention + "in_proj_b.weight", {m_.value_heads, m_.hidden});
+    Add(attention + "in_proj_a.weight", {m_.value_heads, m_.hidden});
   }
-  Add(attention + "conv1d.weight", {2 * key + value, 1, m.conv_width});
-  Add(attention + "A_log", {m.value_heads});
-  Add(attention + "dt_bias", {m.value_heads});
-  Add(attention + "norm.weight", {m.linear_value_dim}, DType::kBf16, ToyValues::kGain);
-  Add(attention + "out_proj.weight", {m.hidden, value});
+  Add(attention + "conv1d.weight", {2 * key + value, 1, m_.conv_width});
+  Add(attention + "A_log", {m_.value_heads});
+  Add(attention + "dt_bias", {m_.value_heads});
+  Add(attention + "norm.weight", {m_.linear_value_dim}, DType::kBf16, ToyValues::kGain);
+  Add(attention + "out_proj.weight", {m_.hidden, value});
 }
 
 void Checkpoint::Mlp(const std::string& mlp, int64_t ffn) {
-  if (m.sandwich) {
-    Add(mlp + "gate_up_proj.weight", {2 * ffn, m.hidden});
+  if (m_.sandwich) {
+    Add(mlp + "gate_up_proj.weight", {2 * ffn, m_.hidden});
   } else {
-    Add(mlp + "gate_proj.weight", {ffn, m.hidden});
-    Add(mlp + "up_proj.weight", {ffn, m.hidden});
+    Add(mlp + "gate_proj.weight", {ffn, m_.hidden});
+    Add(mlp + "up_proj.weight", {ffn, m_.hidden});
   }
-  Add(mlp + "down_proj.weight", {m.hidden, ffn});
+  Add(mlp + "down_proj.weight", {m_.hidden, ffn});
 }
 
 void Checkpoint::PackedExperts(const std::string& experts) {
-  const int64_t two = 2 * m.expert_ffn;
-  if (m.layout == ToyExperts::kOutIn) {
-    Add(experts + "gate_up_proj", {m.experts, two, m.hidden});
-    Add(experts + "down_proj", {m.experts, m.hidden, m.expert_ffn});
+  const int64_t two = 2 * m_.expert_ffn;
+  if (m_.layout == ToyExperts::kOutIn) {
+    Add(experts + "gate_up_proj", {m_.experts, two, m_.hidden});
+    Add(experts + "down_proj", {m_.experts, m_.hidden, m_.expert_ffn});
     return;
   }
-  Add(experts + "gate_up_proj", {m.experts, m.hidden, two});
-  Add(experts + "down_proj", {m.experts, m.expert_ffn, m.hidden});
-  if (m.layout != ToyExperts::kAlternating) return;
-  Add(experts + "gate_up_proj_bias", {m.experts, two});
-  Add(experts + "down_proj_bias", {m.experts, m.hidden});
+  Add(experts + "gate_up_proj", {m_.experts, m_.hidden, two});
+  Add(experts + "down_proj", {m_.experts, m_.expert_ffn, m_.hidden});
+  if (m_.layout != ToyExperts::kAlternating) return;
+  Add(experts + "gate_up_proj_bias", {m_.experts, two});
+  Add(experts + "down_proj_bias", {m_.experts, m_.hidden});
 }
 
 void Checkpoint::Moe(const std::string& layer) {
-  const bool mixtral = m.layout == ToyExperts::kSparseMoe;
+  const bool mixtral = m_.layout == ToyExperts::kSparseMoe;
   const std::string moe = layer + (mixtral ? "block_sparse_moe." : "mlp.");
-  if (m.layout == ToyExperts::kAlternating) {
-    AddWithBias(moe + "router", {m.experts, m.hidden});
+  if (m_.layout == ToyExperts::kAlternating) {
+    AddWithBias(moe + "router", {m_.experts, m_.hidden});
   } else {
-    Add(moe + "gate.weight", {m.experts, m.hidden});
+    Add(moe + "gate.weight", {m_.experts, m_.hidden});
   }
-  if (m.router_bias) {
-    Add(moe + (mixtral ? "" : "gate.") + "e_score_correction_bias", {m.experts}, DType::kF32,
+  if (m_.router_bias) {
+    Add(moe + (mixtral ? "" : "gate.") + "e_score_correction_bias", {m_.experts}, DType::kF32,
         ToyValues::kBits);
   }
-  const bool by_name = mixtral || m.layout == ToyExperts::kByName;
-  for (int64_t e = 0; by_name && e < m.experts; ++e) {
+  const bool by_name = mixtral || m_.layout == ToyExperts::kByName;
+  for (int64_t e = 0; by_name && e < m_.experts; ++e) {
     const std::string expert = moe + "experts." + std::to_string(e) + ".";
-    Add(expert + (mixtral ? "w1" : "gate_proj") + ".weight", {m.expert_ffn, m.hidden});
-    Add(expert + (mixtral ? "w3" : "up_proj") + ".weight", {m.expert_ffn, m.hidden});
-    Add(expert + (mixtral ? "w2" : "down_proj") + ".weight", {m.hidden, m.expert_ffn});
+    Add(expert + (mixtral ? "w1" : "gate_proj") + ".weight", {m_.expert_ffn, m_.hidden});
+    Add(expert + (mixtral ? "w3" : "up_proj") + ".weight", {m_.expert_ffn, m_.hidden});
+    Add(expert + (mixtral ? "w2" : "down_proj") + ".weight", {m_.hidden, m_.expert_ffn});
   }
   if (!by_name) PackedExperts(moe + "experts.");
-  if (m.shared_ffn == 0) return;
-  Mlp(moe + (m.shared_gate ? "shared_expert." : "shared_experts."), m.shared_ffn);
-  if (m.shared_gate) Add(moe + "shared_expert_gate.weight", {1, m.hidden});
+  if (m_.shared_ffn == 0) return;
+  Mlp(moe + (m_.shared_gate ? "shared_expert." : "shared_experts."), m_.shared_ffn);
+  if (m_.shared_gate) Add(moe + "shared_expert_gate.weight", {1, m_.hidden});
 }
 
 void Checkpoint::Layer(const std::string& layer, bool linear, bool moe) {
   AddNorm(layer + "input_layernorm");
   AddNorm(layer + "post_attention_layernorm");
-  if (m.sandwich) {
+  if (m_.sandwich) {
     AddNorm(layer + "post_self_attn_layernorm");
     AddNorm(layer + "post_mlp_layernorm");
   }
   if (linear) {
     DeltaNet(layer + "linear_attn.");
-  } else if (m.attention == ToyAttention::kLatent) {
+  } else if (m_.attention == ToyAttention::kLatent) {
     LatentAttention(layer + "self_attn.");
   } else {
     GroupedAttention(layer + "self_attn.");
@@ -270,7 +270,7 @@ void Checkpoint::Layer(const std::string& layer, bool linear, bool moe) {
   if (moe) {
     Moe(layer);
   } else {
-    Mlp(layer + "mlp.", m.ffn);
+    Mlp(layer + "mlp.", m_.ffn);
   }
 }
 
@@ -307,52 +307,52 @@ MtpNames MtpNamesOf(const ToyModel& m, int32_t number) {
 }
 
 void Checkpoint::Mtp(int32_t number) {
-  const MtpNames names = MtpNamesOf(m, number);
+  const MtpNames names = MtpNamesOf(m_, number);
   AddNorm(names.embedding);
   AddNorm(names.hidden);
   AddNorm(names.output);
-  Add(names.projection + ".weight", {m.hidden, 2 * m.hidden});
-  Layer(MtpLayer(m, number), false, m.experts > 0);
+  Add(names.projection + ".weight", {m_.hidden, 2 * m_.hidden});
+  Layer(MtpLayer(m_, number), false, m_.experts > 0);
 }
 
 constexpr int64_t kMergedPatches = 4;
 constexpr int64_t kVisionPositions = 5;
 
 void Checkpoint::Merger(const std::string& merger, int64_t norm) {
-  const int64_t merged = m.vision_hidden * kMergedPatches;
+  const int64_t merged = m_.vision_hidden * kMergedPatches;
   AddWithBias(merger + "norm", {norm});
   AddWithBias(merger + "linear_fc1", {merged, merged});
-  AddWithBias(merger + "linear_fc2", {m.hidden, merged});
+  AddWithBias(merger + "linear_fc2", {m_.hidden, merged});
 }
 
 void Checkpoint::Vision() {
-  const int64_t h = m.vision_hidden;
+  const int64_t h = m_.vision_hidden;
   AddWithBias("model.visual.patch_embed.proj", {h, 3, 2, 2, 2});
   Add("model.visual.pos_embed.weight", {kVisionPositions, h});
-  for (int32_t i = 0; i < m.vision_depth; ++i) {
+  for (int32_t i = 0; i < m_.vision_depth; ++i) {
     const std::string block = "model.visual.blocks." + std::to_string(i) + ".";
     AddWithBias(block + "norm1", {h});
     AddWithBias(block + "norm2", {h});
     AddWithBias(block + "attn.qkv", {3 * h, h});
     AddWithBias(block + "attn.proj", {h, h});
-    AddWithBias(block + "mlp.linear_fc1", {m.vision_ffn, h});
-    AddWithBias(block + "mlp.linear_fc2", {h, m.vision_ffn});
+    AddWithBias(block + "mlp.linear_fc1", {m_.vision_ffn, h});
+    AddWithBias(block + "mlp.linear_fc2", {h, m_.vision_ffn});
   }
   Merger("model.visual.merger.", h);
-  for (int32_t i = 0; i < m.deepstack; ++i) {
+  for (int32_t i = 0; i < m_.deepstack; ++i) {
     Merger("model.visual.deepstack_merger_list." + std::to_string(i) + ".", h * kMergedPatches);
   }
 }
 
 ToyTensors Checkpoint::Make() {
-  Add(m.hf_prefix() + "embed_tokens.weight", {m.vocab, m.hidden});
-  if (!m.tied) Add("lm_head.weight", {m.vocab, m.hidden});
-  AddNorm(m.hf_prefix() + "norm");
-  for (int32_t i = 0; i < m.layers; ++i) {
-    Layer(m.hf_prefix() + "layers." + std::to_string(i) + ".", m.linear(i), m.moe(i));
+  Add(m_.hf_prefix() + "embed_tokens.weight", {m_.vocab, m_.hidden});
+  if (!m_.tied) Add("lm_head.weight", {m_.vocab, m_.hidden});
+  AddNorm(m_.hf_prefix() + "norm");
+  for (int32_t i = 0; i < m_.layers; ++i) {
+    Layer(m_.hf_prefix() + "layers." + std::to_string(i) + ".", m_.linear(i), m_.moe(i));
   }
-  for (int32_t i = 0; i < m.mtp_layers; ++i) Mtp(i);
-  if (m.vision) Vision();
+  for (int32_t i = 0; i < m_.mtp_layers; ++i) Mtp(i);
+  if (m_.vision) Vision();
   return std::move(all_);
 }
 
@@ -384,7 +384,7 @@ ToyTensor RowsOfBoth(const ToyTensor& a, const ToyTensor& b, Share share) {
 class RankShard {
  public:
   RankShard(const ToyModel& model, const Topology& topology, int32_t rank, const ToyTensors& hf)
-      : m(model), t_(topology), at_(topology.At(rank)), hf_(hf) {}
+      : m_(model), t_(topology), at_(topology.At(rank)), hf_(hf) {}
   ToyTensors Make();
 
  private:
@@ -419,7 +419,7 @@ class RankShard {
   void VisionLayer(const Place& at);
   void Merger(const Place& at);
 
-  const ToyModel& m;
+  const ToyModel& m_;
   const Topology& t_;
   const Coordinates at_;
   const ToyTensors& hf_;
@@ -430,17 +430,17 @@ class RankShard {
 
 ToyTensor RankShard::Padded(const ToyTensor& full) const {
   ToyTensor padded = full;
-  padded.dims[0] = m.padded_vocab;
-  padded.bits.resize(static_cast<size_t>(m.padded_vocab * full.dims[1]), kPadding);
+  padded.dims[0] = m_.padded_vocab;
+  padded.bits.resize(static_cast<size_t>(m_.padded_vocab * full.dims[1]), kPadding);
   return RowsOf(padded, tensor_);
 }
 
 // The query heads of a group; with gates the checkpoint has each behind its head, the trainer all
 // behind all heads.
 ToyTensor RankShard::QueryRows(const ToyTensor& q, int64_t group) const {
-  const int64_t heads = m.heads / m.kv_heads;
-  const int64_t d = m.head_dim;
-  if (m.attention != ToyAttention::kGated) return q.Rows(group * heads * d, heads * d);
+  const int64_t heads = m_.heads / m_.kv_heads;
+  const int64_t d = m_.head_dim;
+  if (m_.attention != ToyAttention::kGated) return q.Rows(group * heads * d, heads * d);
   ToyTensor rows = q.Rows(0, 0);
   for (const int64_t gate : {0, 1}) {
     for (int64_t h = group * heads; h < (group + 1) * heads; ++h) {
@@ -454,37 +454,37 @@ ToyTensor RankShard::QueryRows(const ToyTensor& q, int64_t group) const {
 ToyTensor RankShard::Qkv(const std::string& attention, const std::string& kind) const {
   const ToyTensor& q = Hf(attention + "q_proj." + kind);
   ToyTensor all = q.Rows(0, 0);
-  for (int64_t g = 0; g < m.kv_heads; ++g) {
+  for (int64_t g = 0; g < m_.kv_heads; ++g) {
     all.Append(QueryRows(q, g));
-    all.Append(Hf(attention + "k_proj." + kind).Rows(g * m.head_dim, m.head_dim));
-    all.Append(Hf(attention + "v_proj." + kind).Rows(g * m.head_dim, m.head_dim));
+    all.Append(Hf(attention + "k_proj." + kind).Rows(g * m_.head_dim, m_.head_dim));
+    all.Append(Hf(attention + "v_proj." + kind).Rows(g * m_.head_dim, m_.head_dim));
   }
   return RowsOf(all, tensor_);
 }
 
 // Of more ranks than heads, neighbours hold the same head.
 ToyTensor RankShard::KvNorm(const ToyTensor& norm) const {
-  if (m.kv_heads >= t_.tp) return RowsOf(norm, tensor_);
-  const int64_t head = at_.tp / (t_.tp / m.kv_heads);
-  return norm.Rows(head * m.head_dim, m.head_dim);
+  if (m_.kv_heads >= t_.tp) return RowsOf(norm, tensor_);
+  const int64_t head = at_.tp / (t_.tp / m_.kv_heads);
+  return norm.Rows(head * m_.head_dim, m_.head_dim);
 }
 
 void RankShard::GroupedAttention(const Place& at) {
   const std::string to = at.to + "self_attention.";
   const std::string from = at.from + "self_attn.";
-  Put(m.local_spec ? at.to + "input_layernorm.weight" : to + "linear_qkv.layer_norm_weight",
+  Put(m_.local_spec ? at.to + "input_layernorm.weight" : to + "linear_qkv.layer_norm_weight",
       Hf(at.from + "input_layernorm.weight"));
   Put(to + "linear_qkv.weight", Qkv(from, "weight"));
-  if (m.qkv_bias) Put(to + "linear_qkv.bias", Qkv(from, "bias"));
+  if (m_.qkv_bias) Put(to + "linear_qkv.bias", Qkv(from, "bias"));
   Put(to + "linear_proj.weight", ColsOf(Hf(from + "o_proj.weight"), tensor_));
-  if (m.wide_qk_norm) {
+  if (m_.wide_qk_norm) {
     Put(to + "q_layernorm.weight", RowsOf(Hf(from + "q_norm.weight"), tensor_));
     Put(to + "k_layernorm.weight", KvNorm(Hf(from + "k_norm.weight")));
-  } else if (m.qk_norm) {
+  } else if (m_.qk_norm) {
     Put(to + "q_layernorm.weight", Hf(from + "q_norm.weight"));
     Put(to + "k_layernorm.weight", Hf(from + "k_norm.weight"));
   }
-  if (m.sinks) {
+  if (m_.sinks) {
     Put(to + "linear_proj.bias", Hf(from + "o_proj.bias"));
     Put(to + "core_attention.softmax_offset", RowsOf(Hf(from + "sinks"), tensor_));
   }
@@ -494,7 +494,7 @@ void RankShard::LatentAttention(const Place& at) {
   const std::string to = at.to + "self_attention.";
   const std::string from = at.from + "self_attn.";
   Put(at.to + "input_layernorm.weight", Hf(at.from + "input_layernorm.weight"));
-  if (m.query_rank == 0) {
+  if (m_.query_rank == 0) {
     Put(to + "linear_q_proj.weight", RowsOf(Hf(from + "q_proj.weight"), tensor_));
   } else {
     Put(to + "linear_q_down_proj.weight", Hf(from + "q_a_proj.weight"));
@@ -509,10 +509,10 @@ void RankShard::LatentAttention(const Place& at) {
 
 // The rank's share of [q | k | v | z | b | a], each by itself.
 ToyTensor RankShard::DeltaNetInput(const std::string& attention) const {
-  const int64_t key = m.key_heads * m.key_dim;
-  const int64_t value = m.value_heads * m.linear_value_dim;
+  const int64_t key = m_.key_heads * m_.key_dim;
+  const int64_t value = m_.value_heads * m_.linear_value_dim;
   std::vector<ToyTensor> parts;
-  if (!m.linear_by_key_head) {
+  if (!m_.linear_by_key_head) {
     const ToyTensor& qkv = Hf(attention + "in_proj_qkv.weight");
     parts = {qkv.Rows(0, key),
              qkv.Rows(key, key),
@@ -524,11 +524,11 @@ ToyTensor RankShard::DeltaNetInput(const std::string& attention) const {
     // The checkpoint has q, k, v and z of a key head together, and b and a.
     const ToyTensor& qkvz = Hf(attention + "in_proj_qkvz.weight");
     const ToyTensor& ba = Hf(attention + "in_proj_ba.weight");
-    const int64_t heads = m.value_heads / m.key_heads;
-    const int64_t sizes[] = {m.key_dim, m.key_dim, heads * m.linear_value_dim,
-                             heads * m.linear_value_dim};
+    const int64_t heads = m_.value_heads / m_.key_heads;
+    const int64_t sizes[] = {m_.key_dim, m_.key_dim, heads * m_.linear_value_dim,
+                             heads * m_.linear_value_dim};
     parts.assign(6, qkvz.Rows(0, 0));
-    for (int64_t g = 0, row = 0; g < m.key_heads; ++g) {
+    for (int64_t g = 0, row = 0; g < m_.key_heads; ++g) {
       for (size_t p = 0; p < 4; row += sizes[p++]) parts[p].Append(qkvz.Rows(row, sizes[p]));
       parts[4].Append(ba.Rows(2 * g * heads, heads));
       parts[5].Append(ba.Rows((2 * g + 1) * heads, heads));
@@ -542,10 +542,10 @@ ToyTensor RankShard::DeltaNetInput(const std::string& attention) const {
 void RankShard::DeltaNet(const Place& at) {
   const std::string to = at.to + "self_attention.";
   const std::string from = at.from + "linear_attn.";
-  Put(m.local_spec ? at.to + "input_layernorm.weight" : to + "in_proj.layer_norm_weight",
+  Put(m_.local_spec ? at.to + "input_layernorm.weight" : to + "in_proj.layer_norm_weight",
       Hf(at.from + "input_layernorm.weight"));
   Put(to + "in_proj.weight", DeltaNetInput(from));
-  const int64_t key = m.key_heads * m.key_dim;
+  const int64_t key = m_.key_heads * m_.key_dim;
   const ToyTensor& conv = Hf(from + "conv1d.weight");
   ToyTensor mine = RowsOfBoth(conv.Rows(0, key), conv.Rows(key, key), tensor_);
   mine.Append(RowsOf(conv.Rows(2 * key, conv.dims[0] - 2 * key), tensor_));
@@ -560,12 +560,12 @@ void RankShard::DeltaNet(const Place& at) {
 
 void RankShard::Mlp(const Place& at) {
   const std::string from = at.from + "mlp.";
-  Put(at.to + (m.local_spec ? "pre_mlp_layernorm.weight" : "mlp.linear_fc1.layer_norm_weight"),
+  Put(at.to + (m_.local_spec ? "pre_mlp_layernorm.weight" : "mlp.linear_fc1.layer_norm_weight"),
       Hf(at.from + "post_attention_layernorm.weight"));
-  if (m.sandwich) {
+  if (m_.sandwich) {
     const ToyTensor& both = Hf(from + "gate_up_proj.weight");
     Put(at.to + "mlp.linear_fc1.weight",
-        RowsOfBoth(both.Rows(0, m.ffn), both.Rows(m.ffn, m.ffn), tensor_));
+        RowsOfBoth(both.Rows(0, m_.ffn), both.Rows(m_.ffn, m_.ffn), tensor_));
   } else {
     Put(at.to + "mlp.linear_fc1.weight",
         RowsOfBoth(Hf(from + "gate_proj.weight"), Hf(from + "up_proj.weight"), tensor_));
@@ -576,13 +576,13 @@ void RankShard::Mlp(const Place& at) {
 void RankShard::Expert(const Place& at, int64_t local, int64_t global) {
   const auto key = [&](const char* layer, const char* kind) {
     const std::string number = std::to_string(local);
-    return m.sequential || m.local_spec
+    return m_.sequential || m_.local_spec
                ? at.to + "local_experts." + number + "." + layer + "." + kind
                : at.to + layer + "." + kind + number;
   };
   ToyTensor gate, up, down;
-  if (m.layout == ToyExperts::kByName || m.layout == ToyExperts::kSparseMoe) {
-    const bool mixtral = m.layout == ToyExperts::kSparseMoe;
+  if (m_.layout == ToyExperts::kByName || m_.layout == ToyExperts::kSparseMoe) {
+    const bool mixtral = m_.layout == ToyExperts::kSparseMoe;
     const std::string from = at.from + std::to_string(global) + ".";
     gate = Hf(from + (mixtral ? "w1.weight" : "gate_proj.weight"));
     up = Hf(from + (mixtral ? "w3.weight" : "up_proj.weight"));
@@ -590,14 +590,14 @@ void RankShard::Expert(const Place& at, int64_t local, int64_t global) {
   } else {
     ToyTensor both = Hf(at.from + "gate_up_proj").At(global);
     down = Hf(at.from + "down_proj").At(global);
-    if (m.layout != ToyExperts::kOutIn) both = both.Transposed(), down = down.Transposed();
-    const bool alternating = m.layout == ToyExperts::kAlternating;
-    gate = alternating ? both.EachSecond(0) : both.Rows(0, m.expert_ffn);
-    up = alternating ? both.EachSecond(1) : both.Rows(m.expert_ffn, m.expert_ffn);
+    if (m_.layout != ToyExperts::kOutIn) both = both.Transposed(), down = down.Transposed();
+    const bool alternating = m_.layout == ToyExperts::kAlternating;
+    gate = alternating ? both.EachSecond(0) : both.Rows(0, m_.expert_ffn);
+    up = alternating ? both.EachSecond(1) : both.Rows(m_.expert_ffn, m_.expert_ffn);
   }
   Put(key("linear_fc1", "weight"), RowsOfBoth(gate, up, expert_));
   Put(key("linear_fc2", "weight"), ColsOf(down, expert_));
-  if (m.layout != ToyExperts::kAlternating) return;
+  if (m_.layout != ToyExperts::kAlternating) return;
   const ToyTensor bias = Hf(at.from + "gate_up_proj_bias").At(global);
   Put(key("linear_fc1", "bias"), RowsOfBoth(bias.EachSecond(0), bias.EachSecond(1), expert_));
   Put(key("linear_fc2", "bias"), Hf(at.from + "down_proj_bias").At(global));
@@ -605,35 +605,35 @@ void RankShard::Expert(const Place& at, int64_t local, int64_t global) {
 
 void RankShard::SharedExperts(const Place& at) {
   const std::string to = at.to + "shared_experts.";
-  const std::string from = at.from + (m.shared_gate ? "shared_expert." : "shared_experts.");
+  const std::string from = at.from + (m_.shared_gate ? "shared_expert." : "shared_experts.");
   Put(to + "linear_fc1.weight",
       RowsOfBoth(Hf(from + "gate_proj.weight"), Hf(from + "up_proj.weight"), tensor_));
   Put(to + "linear_fc2.weight", ColsOf(Hf(from + "down_proj.weight"), tensor_));
-  if (m.shared_gate) Put(to + "gate_weight", Hf(at.from + "shared_expert_gate.weight"));
+  if (m_.shared_gate) Put(to + "gate_weight", Hf(at.from + "shared_expert_gate.weight"));
 }
 
 void RankShard::Moe(const Place& at) {
-  const bool mixtral = m.layout == ToyExperts::kSparseMoe;
-  const bool alternating = m.layout == ToyExperts::kAlternating;
+  const bool mixtral = m_.layout == ToyExperts::kSparseMoe;
+  const bool alternating = m_.layout == ToyExperts::kAlternating;
   const Place moe{at.to + "mlp.", at.from + (mixtral ? "block_sparse_moe." : "mlp.")};
   Put(at.to + "pre_mlp_layernorm.weight", Hf(at.from + "post_attention_layernorm.weight"));
   Put(moe.to + "router.weight", Hf(moe.from + (alternating ? "router.weight" : "gate.weight")));
   if (alternating) Put(moe.to + "router.bias", Hf(moe.from + "router.bias"));
-  if (m.router_bias) {
+  if (m_.router_bias) {
     Put(moe.to + "router.expert_bias",
         Hf(moe.from + (mixtral ? "" : "gate.") + "e_score_correction_bias"));
   }
-  const int64_t here = m.experts / t_.ep;
+  const int64_t here = m_.experts / t_.ep;
   for (int64_t e = 0; e < here; ++e) {
     Expert({moe.to + "experts.", moe.from + "experts."}, e, at_.ep * here + e);
   }
-  if (m.shared_ffn > 0) SharedExperts(moe);
+  if (m_.shared_ffn > 0) SharedExperts(moe);
 }
 
 void RankShard::Layer(const Place& at, bool linear, bool moe) {
   if (linear) {
     DeltaNet(at);
-  } else if (m.attention == ToyAttention::kLatent) {
+  } else if (m_.attention == ToyAttention::kLatent) {
     LatentAttention(at);
   } else {
     GroupedAttention(at);
@@ -643,42 +643,43 @@ void RankShard::Layer(const Place& at, bool linear, bool moe) {
   } else {
     Mlp(at);
   }
-  if (!m.sandwich) return;
+  if (!m_.sandwich) return;
   for (const char* norm : {"post_self_attn_layernorm.weight", "post_mlp_layernorm.weight"}) {
     Put(at.to + norm, Hf(at.from + norm));
   }
 }
 
 void RankShard::Mtp(const std::string& chunk, int32_t number) {
-  const std::string to = chunk + m.megatron_prefix() + "mtp.layers." + std::to_string(number) + ".";
-  const MtpNames names = MtpNamesOf(m, number);
+  const std::string to =
+      chunk + m_.megatron_prefix() + "mtp.layers." + std::to_string(number) + ".";
+  const MtpNames names = MtpNamesOf(m_, number);
   Put(to + "enorm.weight", Hf(names.embedding + ".weight"));
   Put(to + "hnorm.weight", Hf(names.hidden + ".weight"));
   Put(to + "final_layernorm.weight", Hf(names.output + ".weight"));
   ToyTensor projection = Hf(names.projection + ".weight");
-  if (m.mtp == ToyMtp::kMtpLayers) {  // the trainer has the embedding's half first
+  if (m_.mtp == ToyMtp::kMtpLayers) {  // the trainer has the embedding's half first
     const ToyTensor turned = projection.Transposed();
-    ToyTensor swapped = turned.Rows(m.hidden, m.hidden);
-    swapped.Append(turned.Rows(0, m.hidden));
+    ToyTensor swapped = turned.Rows(m_.hidden, m_.hidden);
+    swapped.Append(turned.Rows(0, m_.hidden));
     projection = swapped.Transposed();
   }
   Put(to + "eh_proj.weight", RowsOf(projection, tensor_));
-  Layer({to + m.mtp_inner + ".", MtpLayer(m, number)}, false, m.experts > 0);
+  Layer({to + m_.mtp_inner + ".", MtpLayer(m_, number)}, false, m_.experts > 0);
 }
 
 void RankShard::VisionLayer(const Place& at) {
   const std::string norm1 =
-      m.local_spec ? "input_layernorm." : "self_attention.linear_qkv.layer_norm_";
-  const std::string norm2 = m.local_spec ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_";
-  const int64_t d = m.vision_hidden / m.vision_heads;
+      m_.local_spec ? "input_layernorm." : "self_attention.linear_qkv.layer_norm_";
+  const std::string norm2 = m_.local_spec ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_";
+  const int64_t d = m_.vision_hidden / m_.vision_heads;
   for (const std::string kind : {"weight", "bias"}) {
     Put(at.to + norm1 + kind, Hf(at.from + "norm1." + kind));
     Put(at.to + norm2 + kind, Hf(at.from + "norm2." + kind));
     const ToyTensor& qkv = Hf(at.from + "attn.qkv." + kind);
     ToyTensor by_head = qkv.Rows(0, 0);
-    for (int64_t h = 0; h < m.vision_heads; ++h) {
+    for (int64_t h = 0; h < m_.vision_heads; ++h) {
       for (int64_t part = 0; part < 3; ++part) {
-        by_head.Append(qkv.Rows(part * m.vision_hidden + h * d, d));
+        by_head.Append(qkv.Rows(part * m_.vision_hidden + h * d, d));
       }
     }
     Put(at.to + "self_attention.linear_qkv." + kind, RowsOf(by_head, tensor_));
@@ -707,12 +708,12 @@ void RankShard::Vision(const std::string& chunk) {
        {"patch_embed.proj.weight", "patch_embed.proj.bias", "pos_embed.weight"}) {
     Put(to + name, Hf(from + name));
   }
-  for (int32_t i = 0; i < m.vision_depth; ++i) {
+  for (int32_t i = 0; i < m_.vision_depth; ++i) {
     const std::string number = std::to_string(i) + ".";
     VisionLayer({to + "decoder.layers." + number, from + "blocks." + number});
   }
   Merger({to + "merger.", from + "merger."});
-  for (int32_t i = 0; i < m.deepstack; ++i) {
+  for (int32_t i = 0; i < m_.deepstack; ++i) {
     const std::string merger = "deepstack_merger_list." + std::to_string(i) + ".";
     Merger({to + "decoder." + merger, from + merger});
   }
@@ -720,25 +721,25 @@ void RankShard::Vision(const std::string& chunk) {
 
 void RankShard::Chunk(int32_t number) {
   const std::string chunk = "vp" + std::to_string(number) + "/";
-  const std::string to = chunk + m.megatron_prefix();
+  const std::string to = chunk + m_.megatron_prefix();
   const Topology::LayerRange range = t_.LayersOf(at_.pp, number);
   for (int32_t i = 0; i < range.count; ++i) {
     const int32_t layer = range.first + i;
     Layer({to + "decoder.layers." + std::to_string(i) + ".",
-           m.hf_prefix() + "layers." + std::to_string(layer) + "."},
-          m.linear(layer), m.moe(layer));
+           m_.hf_prefix() + "layers." + std::to_string(layer) + "."},
+          m_.linear(layer), m_.moe(layer));
   }
   const bool first = at_.pp == 0 && number == 0;
   const bool last = at_.pp == t_.pp - 1 && number == t_.vpp - 1;
-  const ToyTensor& embedding = Hf(m.hf_prefix() + "embed_tokens.weight");
-  if (first || (last && m.mtp_layers > 0)) {
+  const ToyTensor& embedding = Hf(m_.hf_prefix() + "embed_tokens.weight");
+  if (first || (last && m_.mtp_layers > 0)) {
     Put(to + "embedding.word_embeddings.weight", Padded(embedding));
   }
-  if (first && m.vision) Vision(chunk);
+  if (first && m_.vision) Vision(chunk);
   if (!last) return;
-  Put(to + "decoder.final_layernorm.weight", Hf(m.hf_prefix() + "norm.weight"));
-  for (int32_t i = 0; i < m.mtp_layers; ++i) Mtp(chunk, i);
-  if (!m.tied) {
+  Put(to + "decoder.final_layernorm.weight", Hf(m_.hf_prefix() + "norm.weight"));
+  for (int32_t i = 0; i < m_.mtp_layers; ++i) Mtp(chunk, i);
+  if (!m_.tied) {
     Put(to + "output_layer.weight", Padded(Hf("lm_head.weight")));
   } else if (t_.pp > 1) {
     Put(to + "output_layer.weight", Padded(embedding));
