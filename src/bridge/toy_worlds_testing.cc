@@ -36,7 +36,7 @@ HfConfig ModelOf(const ToyModel& m) { return HfConfig::Parse(ConfigJson(m)).valu
 
 MegatronConfig TrainerOf(const ToyModel& m, const Topology& t) {
   MegatronConfig trainer = MegatronConfig::Parse(TopologyJson(m, t)).value();
-  trainer.mtp_inner = m.mtp_inner;
+  trainer.mtp.inner = m.mtp_inner;
   return trainer;
 }
 

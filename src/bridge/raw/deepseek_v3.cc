@@ -6,8 +6,9 @@ namespace {
 
 constexpr Setting kSettings[] = {
     {"multi_latent_attention", "true"}, {"num_moe_experts", "*"}, {"mtp_num_layers", "*"}};
-constexpr std::string_view kArchitectures[] = {"DeepseekV3ForCausalLM", "DeepseekV2ForCausalLM",
-                                               "KimiK2ForCausalLM"};
+constexpr std::string_view kArchitectures[] = {"DeepseekV3ForCausalLM"};
+constexpr Setting kV2Settings[] = {{"multi_latent_attention", "true"}, {"num_moe_experts", "*"}};
+constexpr std::string_view kV2Architectures[] = {"DeepseekV2ForCausalLM"};
 
 // Queries, through a low rank or not.
 void Queries(Rank& rank, const Layer& layer, int64_t rows) {
@@ -50,12 +51,18 @@ void LatentAttention(Rank& rank, const Layer& layer) {
                rank.tp());
 }
 
-void ConvertLayer(Rank& rank, const Layer& layer) {
+void ConvertV2Layer(Rank& rank, const Layer& layer) {
   LatentAttention(rank, layer);
   if (!IsAfterDense(rank, layer)) return DenseMlp(rank, layer);
   Moe(rank, layer);
-  RouterBias(rank, layer, "mlp.gate.e_score_correction_bias");
-  SharedExperts(rank, layer, "mlp.shared_experts.");
+  if (rank.model.config.Int("n_shared_experts").value_or(0) > 0) {
+    SharedExperts(rank, layer, "mlp.shared_experts.");
+  }
+}
+
+void ConvertLayer(Rank& rank, const Layer& layer) {
+  ConvertV2Layer(rank, layer);
+  if (IsAfterDense(rank, layer)) RouterBias(rank, layer, "mlp.gate.e_score_correction_bias");
 }
 
 void ConvertMtp(Rank& rank, const std::string& megatron, int32_t j) {
@@ -66,6 +73,14 @@ void ConvertMtp(Rank& rank, const std::string& megatron, int32_t j) {
 }
 
 }  // namespace
+
+constexpr Family kDeepseekV2 = {
+    .name = "deepseek_v2",
+    .architectures = kV2Architectures,
+    .layer = ConvertV2Layer,
+    .experts = true,
+    .settings = kV2Settings,
+};
 
 constexpr Family kDeepseekV3 = {
     .name = "deepseek_v3",

@@ -32,7 +32,8 @@ struct Family {
 
 // The layer in a module, whose names begin with `megatron`.
 inline Layer InsideOf(const Rank& rank, const std::string& megatron, std::string hf) {
-  return {megatron + rank.model.trainer.mtp_inner + ".", std::move(hf), -1};
+  const std::string& told = rank.model.trainer.mtp.inner;
+  return {megatron + (told.empty() ? kMtpInners[0] : told) + ".", std::move(hf), -1};
 }
 
 extern const Family kLlama;
@@ -49,6 +50,7 @@ extern const Family kQwen35VlMoe;
 extern const Family kMixtral;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
 extern const Family kMiniMaxM2;
 extern const Family kGptOss;
@@ -57,7 +59,7 @@ extern const Family kMiMo;
 inline constexpr const Family* kFamilies[] = {
     &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,  &kQwen3Vl,     &kQwen3VlMoe,
     &kQwen3Next, &kQwen35,  &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral,
-    &kGlm4,      &kGlm4Moe, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,
+    &kGlm4,      &kGlm4Moe, &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,
 };
 
 }  // namespace weightcast::bridge::raw

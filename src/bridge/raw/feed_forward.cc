@@ -98,6 +98,7 @@ void Router(Rank& rank, const Layer& layer, const char* hf) {
 }
 
 void RouterBias(Rank& rank, const Layer& layer, const char* hf) {
+  if (!rank.model.trainer.router_bias) return;
   // A buffer in fp32, whatever the parameters are.
   rank.Whole(layer.megatron + "mlp.router.expert_bias",
              {layer.hf + hf, {rank.model.Experts()}, tensor::DType::kF32});
@@ -120,13 +121,15 @@ void Experts(Rank& rank, const Layer& layer) {
   const int64_t hidden = rank.model.Hidden();
   const int64_t ffn = rank.model.ExpertFfn();
   const ExpertRange mine = ExpertsOf(rank);
+  const bool predicts = layer.hf.starts_with("mtp.");
+  const ExpertLayout layout = predicts ? rank.model.mtp_experts : rank.model.experts;
   for (int64_t local = 0; local < mine.count; ++local) {
     const std::string fc1 = ExpertName(rank, layer, "linear_fc1", "weight", local);
     const std::string fc2 = ExpertName(rank, layer, "linear_fc2", "weight", local);
     const int64_t expert = mine.first + local;
-    if (rank.model.experts == ExpertLayout::kPackedOutIn) {
+    if (layout == ExpertLayout::kPackedOutIn) {
       Packed(rank, layer, expert).OutIn(fc1, fc2);
-    } else if (rank.model.experts == ExpertLayout::kPackedInOut) {
+    } else if (layout == ExpertLayout::kPackedInOut) {
       Packed(rank, layer, expert).InOut(fc1, fc2);
     } else {
       const std::string hf = layer.hf + "mlp.experts." + std::to_string(expert) + ".";

@@ -15,7 +15,9 @@ void ConvertLayer(Rank& rank, const Layer& layer) {
   if (!IsAfterDense(rank, layer)) return DenseMlp(rank, layer);
   Moe(rank, layer);
   RouterBias(rank, layer, "mlp.gate.e_score_correction_bias");
-  SharedExperts(rank, layer, "mlp.shared_experts.");
+  if (rank.model.config.Int("n_shared_experts").value_or(0) > 0) {
+    SharedExperts(rank, layer, "mlp.shared_experts.");
+  }
 }
 
 void ConvertMtp(Rank& rank, const std::string& megatron, int32_t j) {

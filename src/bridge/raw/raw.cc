@@ -74,16 +74,24 @@ class Walk {
 
   void All() {
     const layout::Topology& t = model_.topology;
+    const layout::Topology::Chunk norm =
+        model_.trainer.norm_with_last_layer ? t.LastLayerAt() : t.OutputAt();
     for (int32_t c = 0; c < t.vpp; ++c) {
+      const layout::Topology::Chunk here{rank_.at.pp, c};
       rank_.chunk = c;
-      if (rank_.at.pp == 0 && c == 0) First();
+      if (here == t.EmbeddingAt()) First();
       const layout::Topology::LayerRange range = t.LayersOf(rank_.at.pp, c);
       for (int32_t i = 0; i < range.count && Goes(); ++i) {
         const int32_t number = range.first + i;
         family_.layer(rank_, {from_ + "decoder.layers." + std::to_string(i) + ".",
                               to_ + "layers." + std::to_string(number) + ".", number});
       }
-      if (rank_.at.pp == t.pp - 1 && c == t.vpp - 1) Last();
+      if (here == norm) {
+        rank_.Whole(from_ + "decoder.final_layernorm.weight",
+                    {to_ + "norm.weight", {model_.Hidden()}});
+      }
+      if (here == t.OutputAt()) Last();
+      if (here == t.MtpAt()) Predict();
     }
     std::ranges::sort(rank_.params, {}, &Param::key);
     const auto twice = std::ranges::adjacent_find(rank_.params, {}, &Param::key);
@@ -99,24 +107,33 @@ class Walk {
   }
 
   void First() {
-    rank_.VocabPart(from_ + kEmbedding, embedding_, /*copy=*/false);
+    rank_.VocabPart(from_ + kEmbedding, embedding_, Rank::Use::kOwn);
     if (family_.tower != nullptr) family_.tower(rank_);
   }
 
   void Last() {
-    const int64_t hidden = model_.Hidden();
-    const bool alone = model_.topology.pp == 1;
-    rank_.Whole(from_ + "decoder.final_layernorm.weight", {to_ + "norm.weight", {hidden}});
     if (!model_.tied) {
-      rank_.VocabPart(from_ + kOutputLayer, {"lm_head.weight", embedding_.shape}, /*copy=*/false);
-    } else if (!alone) {
-      rank_.VocabPart(from_ + kOutputLayer, embedding_, /*copy=*/true);
+      rank_.VocabPart(from_ + kOutputLayer, {"lm_head.weight", embedding_.shape}, Rank::Use::kOwn);
+    } else if (model_.topology.pp > 1) {
+      // Megatron allocates it beside a prediction module, and uses that one's embedding.
+      const bool unused = Predicts() && model_.topology.MtpAt() == model_.topology.OutputAt();
+      rank_.VocabPart(from_ + kOutputLayer, embedding_,
+                      unused ? Rank::Use::kUnused : Rank::Use::kCopy);
     }
-    if (family_.mtp == nullptr || model_.trainer.mtp_layers == 0) return;
-    // What predicts further tokens embeds them itself.
-    if (!alone) rank_.VocabPart(from_ + kEmbedding, embedding_, /*copy=*/true);
+  }
+
+  bool Predicts() const { return family_.mtp != nullptr && model_.trainer.mtp_layers > 0; }
+
+  // What predicts further tokens embeds them itself.
+  void Predict() {
+    if (!Predicts()) return;
+    const layout::Topology& t = model_.topology;
+    if (t.MtpAt() != t.EmbeddingAt()) {
+      rank_.VocabPart(from_ + kEmbedding, embedding_, Rank::Use::kCopy);
+    }
+    const std::string from = model_.trainer.mtp.at_root.value_or(false) ? "" : from_;
     for (int32_t j = 0; j < model_.trainer.mtp_layers && Goes(); ++j) {
-      family_.mtp(rank_, from_ + "mtp.layers." + std::to_string(j) + ".", j);
+      family_.mtp(rank_, from + "mtp.layers." + std::to_string(j) + ".", j);
     }
   }
 
@@ -226,7 +243,9 @@ std::vector<ReplicaSet> ReplicasOf(const SameByContent& same,
 }
 
 Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOptions& options) {
-  model.experts = raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5);
+  model.experts = raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "model.");
+  model.mtp_experts =
+      raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "mtp.");
   CheckConfigs(family, model);
   if (!model.faults().empty()) return Misfit(family, model.faults());
   SameByContent same;
@@ -237,7 +256,7 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
   CompiledPlan out;
   std::string aliased;
   std::vector<tensor::TensorSpec> specs = model.tensors();
-  if (model.tied && options.reference && options.reference->Find(kTiedAlias) >= 0) {
+  if (model.tied && std::ranges::binary_search(DeclaredNames(options), kTiedAlias)) {
     // The output layer of a tied model, listed all the same: the embedding's values again.
     aliased =
         family.vision ? "model.language_model.embed_tokens.weight" : "model.embed_tokens.weight";

@@ -33,6 +33,7 @@ class Model {
   const layout::Topology& topology;
   const bool tied;
   ExpertLayout experts = ExpertLayout::kPerName;
+  ExpertLayout mtp_experts = ExpertLayout::kPerName;  // where further tokens are predicted
 
   void Fault(std::string what);
   const std::vector<std::string>& faults() const { return faults_; }
@@ -68,9 +69,10 @@ class Model {
   std::map<std::string, int32_t, std::less<>> numbers_;
 };
 
-// As told, else as the reference's names are, else as the family's checkpoints are: packed ones
+// As told, else as the declared names are, else as the family's checkpoints are: packed ones
 // before transformers 5 may be [in, out].
+// `below`: what those names begin with.
 ExpertLayout ExpertLayoutOf(Model& model, const CompileOptions& options, bool packed,
-                            bool in_out_before_5);
+                            bool in_out_before_5, std::string_view below);
 
 }  // namespace weightcast::bridge::raw

@@ -54,7 +54,7 @@ void Rank::GateUp(const std::string& name, const Tensor& gate, const Tensor& up,
   Lay(param, up, part.index * ffn, ffn, ffn);
 }
 
-void Rank::VocabPart(const std::string& name, const Tensor& tensor, bool copy) {
+void Rank::VocabPart(const std::string& name, const Tensor& tensor, Use use) {
   const int64_t vocab = tensor.shape[0];
   const int64_t padded = model.VocabRows();
   if (padded < vocab) {
@@ -64,8 +64,8 @@ void Rank::VocabPart(const std::string& name, const Tensor& tensor, bool copy) {
   const int64_t rows = model.Even(padded, tp().of, "rows of " + name);
   const int64_t first = at.tp * rows;
   Param& param = Add(name, {rows, tensor.shape[1]});
-  param.copy = copy;
-  if (first < vocab) Lay(param, tensor, first, std::min(rows, vocab - first), 0);
+  param.copy = use == Use::kCopy;
+  if (first < vocab && use != Use::kUnused) Lay(param, tensor, first, std::min(rows, vocab - first), 0);
 }
 
 }  // namespace weightcast::bridge::raw

@@ -59,7 +59,8 @@ class Rank {
   // The rank's gate, then the rank's up.
   void GateUp(const std::string& name, const Tensor& gate, const Tensor& up, Part part);
   // The rank's part of the padded vocabulary; the padding is nobody's.
-  void VocabPart(const std::string& name, const Tensor& tensor, bool copy);
+  enum class Use { kOwn, kCopy, kUnused };  // unused: there, and nobody looks at what it holds
+  void VocabPart(const std::string& name, const Tensor& tensor, Use use);
 };
 
 }  // namespace weightcast::bridge::raw

@@ -309,7 +309,7 @@ TEST_P(SmallWorlds, HaveOnePlanByBothWays) {
     trainer.local_spec = n % 5 == 0;
     trainer.sequential_experts = trainer.local_spec || n % 7 == 0;
     trainer.mtp_layers = n % (c.mtp + 1);
-    if (n % 2 == 0) trainer.mtp_inner = "transformer_layer";
+    if (n % 2 == 0) trainer.mtp.inner = "transformer_layer";
     CompileOptions options;
     options.expert_layout = kLayouts[n % 4];
     const auto bridge = CompilePlan(model, trainer, options);
