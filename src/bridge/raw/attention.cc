@@ -136,6 +136,7 @@ void DeltaNet(Rank& rank, const Layer& layer) {
   const std::string to = layer.hf + "linear_attn.";
   const std::string from = layer.megatron + "self_attention.";
   InputNorm(rank, layer, "in_proj");
+  m.Even(n.key_heads, rank.tp().of, "linear key heads");  // a rank has whole ones
 
   // Channels of [q | k | v]: a rank has its part of each.
   const int64_t keys = m.Even(n.keys(), rank.tp().of, "linear keys");
