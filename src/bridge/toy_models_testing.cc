@@ -200,6 +200,11 @@ std::vector<ToyModel> ToyFamilies() {
   glm4.qkv_bias = glm4.sandwich = true;
   ToyModel& glm4_moe = add(RoutedWithShared("Glm4MoeForCausalLM"));
   glm4_moe.qkv_bias = glm4_moe.qk_norm = true;
+  ToyModel& deepseek_v2 = add(RoutedWithShared("DeepseekV2ForCausalLM"));
+  deepseek_v2.attention = ToyAttention::kLatent;
+  deepseek_v2.query_rank = 7;
+  deepseek_v2.router_bias = false;
+  deepseek_v2.mtp_layers = 0;
   ToyModel& deepseek = add(RoutedWithShared("DeepseekV3ForCausalLM"));
   deepseek.attention = ToyAttention::kLatent;
   deepseek.query_rank = 7;
