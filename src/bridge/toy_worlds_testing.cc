@@ -35,9 +35,7 @@ std::string WorldText(const Topology& t) {
 HfConfig ModelOf(const ToyModel& m) { return HfConfig::Parse(ConfigJson(m)).value(); }
 
 MegatronConfig TrainerOf(const ToyModel& m, const Topology& t) {
-  MegatronConfig trainer = MegatronConfig::Parse(TopologyJson(m, t)).value();
-  trainer.mtp.inner = m.mtp_inner;
-  return trainer;
+  return MegatronConfig::Parse(TopologyJson(m, t)).value();
 }
 
 Result<CompiledPlan> Compile(const ToyModel& m, const Topology& t, CompileOptions options) {
