@@ -97,14 +97,38 @@ int MajorOf(std::string_view version) {
   return major;
 }
 
+bool HasRule(const Family& family, When when) {
+  for (const Stack& stack : family.stacks) {
+    for (const std::span<const Rule> group : stack.rules) {
+      if (std::ranges::count(group, when, &Rule::when) > 0) return true;
+    }
+  }
+  return false;
+}
+
+// Whether the reference's names fit what is asked for. Which way packed ones lie is for the shapes
+// to say (CompareReference).
+Status CheckAsked(const Family& family, ExpertLayout asked, const std::string& one_name,
+                  const std::string& packed_name) {
+  const std::string name = kExpertLayouts[static_cast<size_t>(asked)];
+  if (!HasRule(family, When::kPerName)) {
+    return Error{Code::kInvalidArgument, "expert layout " + name + ": family " + family.name +
+                                             " has no experts, or one layout of them"};
+  }
+  const bool packed = asked != ExpertLayout::kPerName;
+  const std::string& other = packed ? one_name : packed_name;
+  if (other.empty()) return Ok();
+  return Error{Code::kInvalidData, "expert layout " + name + " is asked for, the reference has " +
+                                       (packed ? "per-name" : "packed") + " ones (" + other + ")"};
+}
+
 // Told, else as the reference's names are, else as the family's checkpoints are. Shapes decide
 // nothing: an expert may be square.
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
                                         const CompileOptions& options) {
-  if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
   bool packed = family.packed_by_default;
+  std::string one_name, packed_name;
   if (options.reference) {
-    std::string one_name, packed_name;
     for (const TensorSpec& spec : options.reference->tensors()) {
       if (MatchesGlob("*.mlp.experts.0.*", spec.name)) one_name = spec.name;
       if (MatchesGlob("*.mlp.experts.gate_up_proj*", spec.name)) packed_name = spec.name;
@@ -114,6 +138,10 @@ Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& mo
                                            ") and packed ones (" + packed_name + ")"};
     }
     if (!one_name.empty() || !packed_name.empty()) packed = !packed_name.empty();
+  }
+  if (options.expert_layout != ExpertLayout::kAuto) {
+    WC_TRY(CheckAsked(family, options.expert_layout, one_name, packed_name));
+    return options.expert_layout;
   }
   if (!packed) return ExpertLayout::kPerName;
   return family.in_out_before_5 && MajorOf(model.transformers_version) < 5
@@ -562,10 +590,13 @@ Status Compiler::CompareReference() {
   WC_TRY(Carry(&all));
   const Inventory made = WC_TRY(Inventory::Make(std::move(all)));
   if (made == *options_.reference) return Ok();
-  return Error{
-      Code::kInvalidData,
-      "what the trainer produces, with what is carried, is not what the reference holds: " +
-          tensor::DifferenceText(*options_.reference, made)};
+  const bool asked = options_.expert_layout != ExpertLayout::kAuto;
+  const std::string experts = kExpertLayouts[static_cast<size_t>(options_.expert_layout)];
+  return Error{Code::kInvalidData,
+               "what the trainer produces, with what is carried" +
+                   (asked ? " and experts " + experts + " as asked for" : std::string()) +
+                   ", is not what the reference holds: " +
+                   tensor::DifferenceText(*options_.reference, made)};
 }
 
 Result<CompiledPlan> Compiler::Run() {
@@ -585,6 +616,12 @@ Result<CompiledPlan> Compiler::Run() {
 }
 
 }  // namespace
+
+ExpertLayout ExpertLayoutOf(std::string_view name) {
+  const auto* const found = std::ranges::find(kExpertLayouts, name);
+  WC_CHECK(found != std::end(kExpertLayouts));
+  return static_cast<ExpertLayout>(found - std::begin(kExpertLayouts));
+}
 
 bool IsTied(const Family& family, const HfConfig& model) {
   return model.tie_word_embeddings.value_or(family.tied_by_default);

@@ -202,6 +202,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
+  compile.expert_layout = options.expert_layout;
   for (const ShardFile& file : sources.files) {
     if (compile.vocab_rows == 0)
       compile.vocab_rows = VocabRowsOf(*family, dir.trainer, file.specs());

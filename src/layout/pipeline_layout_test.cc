@@ -18,8 +18,8 @@ std::vector<PipelineChunk> Chunks(std::string_view text) {
 }
 
 TEST(PipelineLayout, LettersWithAStageOfOneKindAfterTheOther) {
-  EXPECT_THAT(Chunks("Ett|t*3|tmL"), ElementsAre(PipelineChunk{0, 2, 0}, PipelineChunk{2, 3, 0},
-                                                 PipelineChunk{5, 1, 1}));
+  EXPECT_THAT(Chunks("Ett|t*3|tmL"),
+              ElementsAre(PipelineChunk{0, 2, 0}, PipelineChunk{2, 3, 0}, PipelineChunk{5, 1, 1}));
 }
 
 TEST(PipelineLayout, AStageMayHaveNoDecoderLayer) {
