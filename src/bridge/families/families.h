@@ -25,6 +25,7 @@ extern const Family kDeepseekV3;
 extern const Family kMiniMaxM2;
 extern const Family kGptOss;
 extern const Family kMiMo;
+extern const Family kGemma3;
 
 inline constexpr const Family* kFamilies[] = {
     &kLlama,
@@ -45,6 +46,7 @@ inline constexpr const Family* kFamilies[] = {
     &kMiniMaxM2,
     &kGptOss,
     &kMiMo,
+    &kGemma3,
 };
 
 // The family that serves the model's architecture.
