@@ -42,6 +42,8 @@ class Publisher(BasePublisher):
         the store of torch's default process group, else SLURM's job with its restart count.
     vocab_rows: rows of the embedding over all tensor ranks, padding included; default what the
         modules say.
+    expert_layout: of the checkpoint: "auto" (as the seed or the run has them, else as the family's
+        checkpoints do), "per-name", "packed-out-in" or "packed-in-out"; equal on all ranks.
     topology: what is said here counts instead of what Megatron says: {"world": ranks, "rank": this
         one, "coords": {"tp": 0, ...} or None, "config": {name: value}, "mtp_inner", "mtp_at_root"},
         as docs/formats/shards.md has it. With world and rank, parallel_state is not asked, and need not be there.
@@ -55,7 +57,8 @@ class Publisher(BasePublisher):
     """
 
     def __init__(self, model_chunks, hf_config, *, catalog, store, run, seed="", carry=(),
-                 baseline="", side_files="", token="", threads=0, vocab_rows=0, topology=None):
+                 baseline="", side_files="", token="", threads=0, vocab_rows=0,
+                 expert_layout="auto", topology=None):
         if hasattr(model_chunks, "named_modules"):
             model_chunks = [model_chunks]
         self._chunks = list(model_chunks)
@@ -69,7 +72,8 @@ class Publisher(BasePublisher):
         held, same = self._held()
         core = _core.Publisher.for_rank(
             arguments, json.dumps(job["topology"]), job["record"],
-            _config_json(hf_config), tensors.for_all(held, tensors.spec), same, vocab_rows)
+            _config_json(hf_config), tensors.for_all(held, tensors.spec), same, vocab_rows,
+            expert_layout)
         self._begin(core, side_files)
         self._owned = set(core.owned)
 

@@ -22,8 +22,8 @@ Result<std::shared_ptr<const tensor::Inventory>> Without(const tensor::Inventory
       WC_TRY(tensor::Inventory::Make(std::move(kept))));
 }
 
-// What a rank's own shard shows, where nobody says it: the rows of the padded vocabulary, the spelling
-// of prediction modules.
+// What a rank's own shard shows, where nobody says it: the rows of the padded vocabulary, the
+// spelling of prediction modules.
 Status LearnFromShards(os::World& world, const bridge::ShardDir& dir, SourceOptions* told) {
   if (!told->rank) return Ok();
   const RankId rank{static_cast<int32_t>(*told->rank)};
@@ -36,14 +36,21 @@ Status LearnFromShards(os::World& world, const bridge::ShardDir& dir, SourceOpti
   if (!told->for_every_rank || dir.trainer.mtp_layers == 0 || told->mtp.known()) return Ok();
   const layout::Topology& t = dir.trainer.topology;
   const RankId predicts{t.MtpAt().stage * (t.world / t.pp)};
-  told->mtp.Learn(
-      WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(predicts))).specs());
+  told->mtp.Learn(WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(predicts))).specs());
   return Ok();
 }
 
 }  // namespace
 
+void AddExpertLayout(Flags& flags, std::string* value) {
+  flags.Choice("--expert-layout", value,
+               {std::begin(bridge::kExpertLayouts), std::end(bridge::kExpertLayouts)},
+               "a tensor for each expert, or one for all ([expert, out, in] or [expert, in, out]); "
+               "auto: as the reference has them, else as the family's checkpoints do");
+}
+
 void AddSpellingFlags(Flags& flags, SpellingFlags* values) {
+  AddExpertLayout(flags, &values->expert_layout);
   flags
       .Choice("--mtp-inner", &values->mtp_inner,
               {std::begin(bridge::kMtpInners), std::end(bridge::kMtpInners)},
@@ -99,6 +106,7 @@ Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
                                  const SourceOptions& options) {
   bridge::CompileOptions compile{.reference = options.reference, .carry = options.carry};
   compile.vocab_rows = options.vocab_rows;
+  compile.expert_layout = options.expert_layout;
   bridge::MegatronConfig spelled = trainer;
   spelled.mtp = trainer.mtp.Or(options.mtp);
   const bridge::CompiledPlan compiled = WC_TRY(bridge::CompilePlan(model, spelled, compile));

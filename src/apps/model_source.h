@@ -8,6 +8,7 @@
 
 #include "apps/flags.h"
 #include "base/status.h"
+#include "bridge/compile_plan.h"
 #include "bridge/hf_config.h"
 #include "bridge/megatron_config.h"
 #include "bridge/shard_dir.h"
@@ -21,8 +22,10 @@
 
 namespace weightcast::apps {
 
-// How a trainer spells what its config does not say: "--mtp-inner", "--mtp-at-root".
+// What no config says: how the trainer spells it ("--mtp-inner", "--mtp-at-root"), how the checkpoint
+// has it ("--expert-layout").
 struct SpellingFlags {
+  std::string expert_layout = bridge::kExpertLayouts[0];
   std::string mtp_inner;
   bool mtp_at_root = false;
 
@@ -30,6 +33,7 @@ struct SpellingFlags {
     return {mtp_inner, mtp_at_root ? std::optional(true) : std::nullopt};
   }
 };
+void AddExpertLayout(Flags& flags, std::string* value);
 void AddSpellingFlags(Flags& flags, SpellingFlags* values);
 
 struct SourceOptions {
@@ -42,6 +46,7 @@ struct SourceOptions {
   bridge::MtpSpelling mtp;  // where topology.json does not say it; else told by the file of `rank`,
   // or, in a process that speaks for every rank, by the file of one that holds the modules.
   bool for_every_rank = false;
+  bridge::ExpertLayout expert_layout = bridge::ExpertLayout::kAuto;
   std::optional<int64_t> rank;  // as the user says it: refused if the layout has no such rank
 };
 

@@ -180,6 +180,7 @@ class Publish {
         ReferenceOf(run_ ? &*run_ : nullptr, seed_ ? &*seed_ : nullptr, flags_.carry);
     options.vocab_rows = flags_.vocab_rows;
     options.mtp = flags_.spelling.mtp();
+    options.expert_layout = bridge::ExpertLayoutOf(flags_.spelling.expert_layout);
     options.for_every_rank = !flags_.rank;
     options.rank = flags_.rank.value_or(0);
     source_ = WC_TRY(flags_.shards.empty()
@@ -311,6 +312,8 @@ class Publish {
                                      std::to_string(flags_.staging_timeout),
                                      "--vocab-rows",
                                      std::to_string(source_.vocab_rows),
+                                     "--expert-layout",
+                                     flags_.spelling.expert_layout,
                                      "--wait",
                                      std::to_string(flags_.wait.value_or(600))};
     const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},

@@ -545,6 +545,12 @@ Result<CompiledPlan> Compiler::Run() {
 
 }  // namespace
 
+ExpertLayout ExpertLayoutOf(std::string_view name) {
+  const auto* const found = std::ranges::find(kExpertLayouts, name);
+  WC_CHECK(found != std::end(kExpertLayouts));
+  return static_cast<ExpertLayout>(found - std::begin(kExpertLayouts));
+}
+
 bool IsTied(const Family& family, const HfConfig& model) {
   return model.tie_word_embeddings.value_or(family.tied_by_default);
 }

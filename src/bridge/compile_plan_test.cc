@@ -145,7 +145,8 @@ TEST(Prediction, BothSpellingsOfEitherPartArePlanned) {
       const auto compiled = CompilePlan(*model, *trainer, {});
       ASSERT_TRUE(compiled.ok()) << Message(compiled);
       const std::vector<layout::Param>& params = compiled->plan->ranks[0].params;
-      for (const std::string& key : {module + "enorm.weight", module + inner + ".mlp.linear_fc1.weight"}) {
+      for (const std::string& key :
+           {module + "enorm.weight", module + inner + ".mlp.linear_fc1.weight"}) {
         EXPECT_EQ(std::ranges::count(params, key, &layout::Param::key), 1) << key;
       }
     }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -18,6 +19,11 @@ enum class ExpertLayout : uint8_t {
   kPackedOutIn,  // [expert, out, in]
   kPackedInOut,  // [expert, in, out]
 };
+
+inline constexpr const char* kExpertLayouts[] = {"auto", "per-name", "packed-out-in",
+                                                  "packed-in-out"};  // by ExpertLayout
+// Requires: one of kExpertLayouts.
+ExpertLayout ExpertLayoutOf(std::string_view name);
 
 struct CompileOptions {
   // Tensors of the seed or of another checkpoint of the model. If given, what the trainer produces

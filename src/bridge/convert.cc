@@ -217,6 +217,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
   WC_TRY(MapRanks(fs, dir, &sources));
   for (const ShardFile& file : sources.files) dir.trainer.mtp.Learn(file.specs());
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
+  compile.expert_layout = options.expert_layout;
   if (!options.reference.empty()) {
     sources.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, options.reference).With(options.reference));

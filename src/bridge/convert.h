@@ -22,6 +22,7 @@ struct ConvertOptions {
   std::string reference;  // a checkpoint directory whose tensors the result must have
   std::vector<std::string> carry;
   std::vector<std::string> ignore;
+  ExpertLayout expert_layout = ExpertLayout::kAuto;
   bool check_replicas = true;  // compare the bytes of what several ranks hold
   int threads = 0;             // 0: all CPUs
   int64_t file_bytes_max = 5 * kGiB;

@@ -22,7 +22,6 @@ int MajorOf(std::string_view version) {
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
                                         std::string_view prefix, ExpertLayout told,
                                         const std::vector<std::string>& declared) {
-  if (told != ExpertLayout::kAuto) return told;
   const std::string experts = std::string(prefix) + "mlp.experts.";
   const std::string one = experts + "0.*";
   const std::string all = experts + "gate_up_proj*";
@@ -34,6 +33,16 @@ Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& mo
   if (!one_name.empty() && !packed_name.empty()) {
     return Error{Code::kInvalidData, "the receiver has experts by name (" + one_name +
                                          ") and packed ones (" + packed_name + ")"};
+  }
+  if (told != ExpertLayout::kAuto) {
+    const bool packed_told = told != ExpertLayout::kPerName;
+    const std::string& other = packed_told ? one_name : packed_name;
+    if (other.empty()) return told;
+    return Error{Code::kInvalidData, std::string("expert layout ") +
+                                         kExpertLayouts[static_cast<size_t>(told)] +
+                                         " is asked for, the receiver has " +
+                                         (packed_told ? "per-name" : "packed") + " ones (" + other +
+                                         ")"};
   }
   const bool said = !one_name.empty() || !packed_name.empty();
   if (!(said ? one_name.empty() : family.packed_by_default)) return ExpertLayout::kPerName;

@@ -15,7 +15,7 @@ namespace weightcast::bridge {
 
 // How experts below `prefix` (a pattern) lie: told, else as the declared names are, else as the
 // family's checkpoints have them. Shapes decide nothing: an expert may be square.
-// Errors: kInvalidData if there are names of both kinds.
+// Errors: kInvalidData if there are names of both kinds, or of the kind that was not told.
 Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& model,
                                         std::string_view prefix, ExpertLayout told,
                                         const std::vector<std::string>& declared);

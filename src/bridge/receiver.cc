@@ -81,17 +81,20 @@ Status CompareNames(const std::vector<std::string>& made,
 
 // Reference = produced + carried, exactly.
 Status CompareReference(const Inventory& produced, const std::vector<std::string>& carried,
-                        const Inventory& reference) {
+                        const Inventory& reference, ExpertLayout asked) {
   std::vector<TensorSpec> all = produced.tensors();
   for (const std::string& name : carried) {
     all.push_back(reference[static_cast<size_t>(reference.Find(name))]);
   }
   const Inventory made = WC_TRY(Inventory::Make(std::move(all)));
   if (made == reference) return Ok();
-  return Error{
-      Code::kInvalidData,
-      "what the trainer produces, with what is carried, is not what the reference holds: " +
-          tensor::DifferenceText(reference, made)};
+  const std::string experts =
+      asked == ExpertLayout::kAuto ? ""
+                                   : std::string(" and experts ") +
+                                         kExpertLayouts[static_cast<size_t>(asked)] + " as asked for";
+  return Error{Code::kInvalidData, "what the trainer produces, with what is carried" + experts +
+                                       ", is not what the reference holds: " +
+                                       tensor::DifferenceText(reference, made)};
 }
 
 }  // namespace
@@ -140,7 +143,7 @@ Result<std::vector<std::string>> CompareWithReceiver(const Inventory& produced,
                  "no reference tensor matches --carry " + JoinNames(carried.idle)};
   }
   if (options.reference) {
-    WC_TRY(CompareReference(produced, carried.names, *options.reference));
+    WC_TRY(CompareReference(produced, carried.names, *options.reference, options.expert_layout));
   }
   if (!options.names.empty()) {
     std::vector<std::string> made = carried.names;

@@ -26,11 +26,12 @@ extern const Family kDeepseekV3;
 extern const Family kMiniMaxM2;
 extern const Family kGptOss;
 extern const Family kMiMo;
+extern const Family kGemma3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,  &kQwen3Vl,     &kQwen3VlMoe,
-    &kQwen3Next, &kQwen35,  &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral,
-    &kGlm4,      &kGlm4Moe, &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss, &kMiMo,
+    &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,   &kQwen3Vl,     &kQwen3VlMoe, &kQwen3Next,
+    &kQwen35,    &kQwen35Moe, &kQwen35Vl, &kQwen35VlMoe, &kMixtral, &kGlm4, &kGlm4Moe,
+    &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss, &kMiMo, &kGemma3,
 };
 
 // The family that serves the model's architecture.

@@ -117,13 +117,18 @@ int32_t Model::NumberOf(const Tensor& tensor) {
 
 ExpertLayout ExpertLayoutOf(Model& model, const CompileOptions& options, bool packed,
                             bool in_out_before_5, std::string_view below) {
-  if (options.expert_layout != ExpertLayout::kAuto) return options.expert_layout;
   bool has_single = false;
   bool has_packed = false;
   for (const std::string& name : DeclaredNames(options)) {
     if (!name.starts_with(below)) continue;
     has_single = has_single || name.find(".mlp.experts.0.") != std::string::npos;
     has_packed = has_packed || name.find(".mlp.experts.gate_up_proj") != std::string::npos;
+  }
+  if (const ExpertLayout told = options.expert_layout; told != ExpertLayout::kAuto) {
+    if (told == ExpertLayout::kPerName ? has_packed : has_single) {
+      model.Fault("experts are asked for otherwise than the reference has them");
+    }
+    return told;
   }
   if (has_single && has_packed) model.Fault("the reference has experts by name and packed ones");
   if (has_single || has_packed) packed = has_packed;
