@@ -198,6 +198,8 @@ std::vector<ToyModel> ToyFamilies() {
   add(OnlyExperts("MixtralForCausalLM", ToyExperts::kSparseMoe));
   ToyModel& glm4 = add(Dense("Glm4ForCausalLM"));
   glm4.qkv_bias = glm4.sandwich = true;
+  ToyModel& gemma3 = add(Dense("Gemma3ForCausalLM"));
+  gemma3.qk_norm = gemma3.inner_norms = true;
   ToyModel& glm4_moe = add(RoutedWithShared("Glm4MoeForCausalLM"));
   glm4_moe.qkv_bias = glm4_moe.qk_norm = true;
   ToyModel& deepseek_v2 = add(RoutedWithShared("DeepseekV2ForCausalLM"));

@@ -260,6 +260,10 @@ void Checkpoint::Layer(const std::string& layer, bool linear, bool moe) {
     AddNorm(layer + "post_self_attn_layernorm");
     AddNorm(layer + "post_mlp_layernorm");
   }
+  if (m_.inner_norms) {
+    AddNorm(layer + "pre_feedforward_layernorm");
+    AddNorm(layer + "post_feedforward_layernorm");
+  }
   if (linear) {
     DeltaNet(layer + "linear_attn.");
   } else if (m_.attention == ToyAttention::kLatent) {
@@ -561,7 +565,14 @@ void RankShard::DeltaNet(const Place& at) {
 void RankShard::Mlp(const Place& at) {
   const std::string from = at.from + "mlp.";
   Put(at.to + (m_.local_spec ? "pre_mlp_layernorm.weight" : "mlp.linear_fc1.layer_norm_weight"),
-      Hf(at.from + "post_attention_layernorm.weight"));
+      Hf(at.from + (m_.inner_norms ? "pre_feedforward_layernorm.weight"
+                                   : "post_attention_layernorm.weight")));
+  if (m_.inner_norms) {
+    Put(at.to + "self_attention.linear_proj.post_layernorm.weight",
+        Hf(at.from + "post_attention_layernorm.weight"));
+    Put(at.to + "mlp.linear_fc2.post_layernorm.weight",
+        Hf(at.from + "post_feedforward_layernorm.weight"));
+  }
   if (m_.sandwich) {
     const ToyTensor& both = Hf(from + "gate_up_proj.weight");
     Put(at.to + "mlp.linear_fc1.weight",

@@ -48,6 +48,7 @@ struct ToyModel {
   bool wide_qk_norm = false;  // one norm for all heads together, cut like them
   bool sinks = false;         // and a bias on the projection
   bool sandwich = false;      // norms after attention and MLP too; gate and up are one tensor
+  bool inner_norms = false;   // norms after attention and MLP, as parts of the projections
   // Multi-head latent attention; without a query rank the query has one projection.
   int64_t query_rank = 0, kv_rank = 5, nope_dim = 3, rope_dim = 2, value_dim = 4;
   // Gated delta net in all layers but each so-manieth; 0: in none.

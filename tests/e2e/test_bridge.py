@@ -111,9 +111,9 @@ def test_a_layout_that_the_reference_contradicts_names_both(tmp_path):
         run("convert", "--shards", MOE, "--expert-layout", layout, "--out", tmp_path / layout)
     words = ["convert", "--shards", MOE, "--out", tmp_path / "out", "--reference"]
     message = failing(DATA, *words, tmp_path / "per-name", "--expert-layout", "packed-out-in")
-    assert "packed-out-in is asked for, the reference has per-name ones" in message
+    assert "packed-out-in is asked for, the receiver has per-name ones" in message
     message = failing(DATA, *words, tmp_path / "packed-out-in", "--expert-layout", "per-name")
-    assert "per-name is asked for, the reference has packed ones" in message
+    assert "per-name is asked for, the receiver has packed ones" in message
     message = failing(DATA, *words, tmp_path / "packed-out-in", "--expert-layout", "packed-in-out")
     assert "experts packed-in-out as asked for" in message and "gate_up_proj" in message
     run(*words, tmp_path / "packed-out-in")  # auto: as the reference

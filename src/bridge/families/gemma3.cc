@@ -10,6 +10,7 @@ constexpr Rule kGemma3NormRules[] = {
     {.name = "self_attention.linear_proj.post_layernorm.weight",
      .outputs = {{"post_attention_layernorm.weight", {Dim::kHidden}}}},
     {.name = "mlp.linear_fc1.layer_norm_weight",
+     .local_name = "pre_mlp_layernorm.weight",
      .outputs = {{"pre_feedforward_layernorm.weight", {Dim::kHidden}}}},
     {.name = "mlp.linear_fc2.post_layernorm.weight",
      .outputs = {{"post_feedforward_layernorm.weight", {Dim::kHidden}}}},

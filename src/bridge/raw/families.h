@@ -28,6 +28,7 @@ struct Family {
   bool vision = false;                     // the decoder is a part: "language_model"
   bool packed = false;                     // experts, when no checkpoint says
   bool in_out_before_5 = false;
+  bool tied = false;  // when config.json does not say
 };
 
 // The layer in a module, whose names begin with `megatron`.
@@ -53,13 +54,14 @@ extern const Family kGlm4Moe;
 extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
 extern const Family kMiniMaxM2;
+extern const Family kGemma3;
 extern const Family kGptOss;
 extern const Family kMiMo;
 
 inline constexpr const Family* kFamilies[] = {
     &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,  &kQwen3Vl,     &kQwen3VlMoe,
     &kQwen3Next, &kQwen35,  &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral,
-    &kGlm4,      &kGlm4Moe, &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,
+    &kGlm4,      &kGlm4Moe, &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,       &kGemma3,
 };
 
 }  // namespace weightcast::bridge::raw

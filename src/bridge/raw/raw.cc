@@ -283,7 +283,7 @@ Result<CompiledPlan> CompileRaw(const HfConfig& model, const MegatronConfig& tra
                                 const CompileOptions& options) {
   WC_TRY(trainer.topology.Check());
   const Family* family = WC_TRY(FindRawFamily(model));
-  Model numbers(model, trainer, options);
+  Model numbers(model, trainer, options, family->tied);
   return Compile(*family, numbers, options);
 }
 

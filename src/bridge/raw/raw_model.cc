@@ -15,11 +15,11 @@ constexpr int64_t kSizeMax = int64_t{1} << 24;
 }  // namespace
 
 Model::Model(const HfConfig& its_config, const MegatronConfig& its_trainer,
-             const CompileOptions& options)
+             const CompileOptions& options, bool tied_by_default)
     : config(its_config),
       trainer(its_trainer),
       topology(its_trainer.topology),
-      tied(its_config.tie_word_embeddings.value_or(false)),
+      tied(its_config.tie_word_embeddings.value_or(tied_by_default)),
       told_vocab_rows_(options.vocab_rows) {}
 
 void Model::Fault(std::string what) {

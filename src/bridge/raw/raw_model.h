@@ -26,7 +26,7 @@ struct Tensor {
 class Model {
  public:
   Model(const HfConfig& its_config, const MegatronConfig& its_trainer,
-        const CompileOptions& options);
+        const CompileOptions& options, bool tied_by_default);
 
   const HfConfig& config;
   const MegatronConfig& trainer;

@@ -231,6 +231,7 @@ std::vector<Case> Cases() {
       {"Qwen35VlMoe", "Qwen3_5MoeForConditionalGeneration", WithVision(LinearSizes()), true, 1},
       {"Mixtral", "MixtralForCausalLM", own_experts, true},
       {"Glm4", "Glm4ForCausalLM", With(Sizes(), {{"attention_bias", true}})},
+      {"Gemma3", "Gemma3ForCausalLM", Sizes()},
       {"Glm4Moe", "Glm4MoeForCausalLM", glm, true, 2},
       {"DeepseekV3", "DeepseekV3ForCausalLM", latent, true, 2},
       {"DeepseekWithoutQueryRank", "DeepseekV2ForCausalLM", no_rank, true, 2},
