@@ -94,6 +94,15 @@ Result<int64_t> CountIn(const HfConfig& model, const char* key) {
                                        std::to_string(layout::kLayersMax)};
 }
 
+bool HasRule(const Family& family, When when) {
+  for (const Stack& stack : family.stacks) {
+    for (const std::span<const Rule> group : stack.rules) {
+      if (std::ranges::count(group, when, &Rule::when) > 0) return true;
+    }
+  }
+  return false;
+}
+
 class Compiler {
  public:
   Compiler(const Family& family, const HfConfig& model, const MegatronConfig& trainer,
@@ -208,6 +217,12 @@ Status Compiler::Check() {
   std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
   for (const std::string_view flag : family_.refused) {
     if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
+  }
+  if (options_.expert_layout != ExpertLayout::kAuto && !HasRule(family_, When::kPerName)) {
+    return Error{Code::kInvalidArgument,
+                 std::string("expert layout ") +
+                     kExpertLayouts[static_cast<size_t>(options_.expert_layout)] + ": family " +
+                     family_.name + " has no experts, or one layout of them"};
   }
   const bool has_experts = std::ranges::any_of(
       family_.settings, [](const Setting& s) { return s.key == "num_moe_experts"; });

@@ -39,7 +39,7 @@ MegatronConfig TrainerOf(const ToyModel& m, const Topology& t) {
 }
 
 Result<CompiledPlan> Compile(const ToyModel& m, const Topology& t, CompileOptions options) {
-  if (options.expert_layout == ExpertLayout::kAuto && !options.reference) {
+  if (options.expert_layout == ExpertLayout::kAuto && !options.reference && m.experts > 0) {
     options.expert_layout = m.layout == ToyExperts::kOutIn    ? ExpertLayout::kPackedOutIn
                             : m.layout == ToyExperts::kInOut  ? ExpertLayout::kPackedInOut
                             : m.layout == ToyExperts::kByName ? ExpertLayout::kPerName

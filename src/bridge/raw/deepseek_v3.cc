@@ -80,6 +80,7 @@ constexpr Family kDeepseekV2 = {
     .layer = ConvertV2Layer,
     .experts = true,
     .settings = kV2Settings,
+    .layouts = true,
 };
 
 constexpr Family kDeepseekV3 = {
@@ -89,6 +90,7 @@ constexpr Family kDeepseekV3 = {
     .mtp = ConvertMtp,
     .experts = true,
     .settings = kSettings,
+    .layouts = true,
 };
 
 }  // namespace weightcast::bridge::raw

@@ -26,6 +26,7 @@ struct Family {
   bool experts = false;
   std::span<const Setting> settings = {};  // in place of the usual ones
   bool vision = false;                     // the decoder is a part: "language_model"
+  bool layouts = false;                    // experts may be by name or packed
   bool packed = false;                     // experts, when no checkpoint says
   bool in_out_before_5 = false;
   bool tied = false;  // when config.json does not say

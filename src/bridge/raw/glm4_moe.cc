@@ -36,6 +36,7 @@ constexpr Family kGlm4Moe = {
     .mtp = ConvertMtp,
     .experts = true,
     .settings = kSettings,
+    .layouts = true,
 };
 
 }  // namespace weightcast::bridge::raw

@@ -88,6 +88,7 @@ constexpr Family kQwen35Moe = {
     .mtp = ConvertMoeMtp,
     .experts = true,
     .settings = kSettings,
+    .layouts = true,
     .packed = true,
 };
 
@@ -111,6 +112,7 @@ constexpr Family kQwen35VlMoe = {
     .experts = true,
     .settings = kSettings,
     .vision = true,
+    .layouts = true,
     .packed = true,
 };
 

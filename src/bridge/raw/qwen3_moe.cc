@@ -23,6 +23,7 @@ constexpr Family kQwen3Moe = {
     .layer = ConvertLayer,
     .experts = true,
     .settings = kSettings,
+    .layouts = true,
 };
 
 }  // namespace weightcast::bridge::raw

@@ -67,6 +67,7 @@ constexpr Family kQwen3Next = {
     .mtp = ConvertMtp,
     .experts = true,
     .settings = kSettings,
+    .layouts = true,
 };
 
 }  // namespace weightcast::bridge::raw

@@ -47,6 +47,7 @@ constexpr Family kQwen3VlMoe = {
     .experts = true,
     .settings = kSettings,
     .vision = true,
+    .layouts = true,
     .packed = true,
     .in_out_before_5 = true,
 };

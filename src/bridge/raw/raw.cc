@@ -44,12 +44,15 @@ Error Misfit(const Family& family, const std::vector<std::string>& faults) {
 }
 
 // What can be seen before any parameter is looked at.
-void CheckConfigs(const Family& family, Model& model) {
+void CheckConfigs(const Family& family, ExpertLayout told, Model& model) {
   for (const std::string& setting : Unsupported(model.trainer, family.settings)) {
     model.Fault("not made for " + setting);
   }
   if (model.topology.ep > 1 && !family.experts) {
     model.Fault("not made for expert_model_parallel_size = " + std::to_string(model.topology.ep));
+  }
+  if (told != ExpertLayout::kAuto && !family.layouts) {
+    model.Fault("no experts, or one layout of them");
   }
   if (model.config.Int("num_hidden_layers") != model.topology.num_layers) {
     model.Fault("num_hidden_layers/num_layers: the trainer has " +
@@ -246,7 +249,7 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
   model.experts = raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "model.");
   model.mtp_experts =
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "mtp.");
-  CheckConfigs(family, model);
+  CheckConfigs(family, options.expert_layout, model);
   if (!model.faults().empty()) return Misfit(family, model.faults());
   SameByContent same;
   auto plan = std::make_shared<layout::Plan>();
