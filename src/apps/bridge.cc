@@ -9,6 +9,7 @@
 #include "bridge/compile_plan.h"
 #include "bridge/convert.h"
 #include "bridge/families/family_table.h"
+#include "bridge/receiver.h"
 #include "bridge/shard_dir.h"
 #include "layout/cells.h"
 #include "tensor/hf_directory.h"
@@ -97,6 +98,7 @@ struct PlanFlags {
   std::string shards;
   std::string config;
   std::string reference;
+  std::string names;
   std::vector<std::string> carry;
   int64_t tp = 1, pp = 1, cp = 1, dp = 1, ep = 1;
   std::optional<int64_t> vpp, etp, first_stage, last_stage;
@@ -130,6 +132,9 @@ void AddLayoutFlags(Flags& f, const std::shared_ptr<PlanFlags>& v) {
       .Int("--vocab-rows", &v->vocab_rows, "rows of the embedding with padding; default vocab_size")
       .Choice("--spec", &v->spec, {"te", "local"}, "how the trainer spells norms")
       .Text("--reference", &v->reference, "checkpoint directory whose tensors must be produced")
+      .Text("--names", &v->names,
+            "a file with the names that a receiver expects: a checkpoint's index, a JSON list, or "
+            "one a line")
       .Texts("--carry", &v->carry,
              "reference tensors that the trainer does not hold (pattern with *)");
   AddSpellingFlags(f, &v->spelling);
@@ -178,8 +183,10 @@ struct Planned {
 };
 Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
   os::Fs& fs = app.world().fs;
-  WC_TRY(app.CheckInputs(
-      {{"--shards", flags.shards}, {"--config", flags.config}, {"--reference", flags.reference}}));
+  WC_TRY(app.CheckInputs({{"--shards", flags.shards},
+                          {"--config", flags.config},
+                          {"--reference", flags.reference},
+                          {"--names", flags.names}}));
   Planned planned;
   bridge::HfConfig model;
   if (!flags.shards.empty()) {
@@ -198,6 +205,10 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
   if (!flags.reference.empty()) {
     options.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, flags.reference).With(flags.reference)).inventory();
+  }
+  if (!flags.names.empty()) {
+    const Bytes text = WC_TRY(fs.ReadAll(flags.names, bridge::kNamesBytesMax));
+    options.names = WC_TRY(bridge::ParseNames(AsText(text)).With(flags.names));
   }
   planned.trainer.mtp = planned.trainer.mtp.Or(flags.spelling.mtp());
   planned.compiled = WC_TRY(bridge::CompilePlan(model, planned.trainer, options));

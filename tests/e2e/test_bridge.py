@@ -5,6 +5,7 @@ import math
 import struct
 
 import pytest
+from safetensors import safe_open
 
 from cli import DATA, MEGATRON, USAGE, Bench, Failed, export_of, run
 from models import bits
@@ -207,3 +208,18 @@ def test_trace_of_what_is_not_there():
     assert "no parameter" in failing(DATA, "trace", "vp0/nothing[0]", *words)
     assert "4 ranks" in failing(USAGE, "trace", f"{key}[0,0]", "--shards", MEGATRON / "qwen3" / "tp2pp2",
                                 "--rank", 4)
+
+
+def test_the_names_that_a_receiver_lists_are_compared(tmp_path):
+    words = ["plan", "--shards", MOE]
+    names = tmp_path / "names"
+    expected = sorted(safe_open(MOE.parent / "hf_export.safetensors", "numpy").keys())
+    names.write_text("\n".join(expected))
+    assert run(*words, "--names", names)["tensors"] == len(expected)
+    names.write_text(json.dumps([*expected[1:], "model.visual.a"]))
+    message = failing(DATA, *words, "--names", names)
+    assert "missing: model.visual.a" in message and f"unexpected: {expected[0]}" in message
+    names.write_text(json.dumps([*expected, "model.visual.a"]))
+    assert run(*words, "--names", names, "--carry", "model.visual.*")["carried"] == ["model.visual.a"]
+    names.write_text("[]")
+    assert str(names) in failing(DATA, *words, "--names", names)
