@@ -22,8 +22,8 @@
 
 namespace weightcast::apps {
 
-// What no config says: how the trainer spells it ("--mtp-inner", "--mtp-at-root"), how the checkpoint
-// has it ("--expert-layout").
+// What no config says: how the trainer spells it ("--mtp-inner", "--mtp-at-root"), how the
+// checkpoint has it ("--expert-layout").
 struct SpellingFlags {
   std::string expert_layout = bridge::kExpertLayouts[0];
   std::string mtp_inner;

@@ -13,11 +13,11 @@
 namespace weightcast::bridge {
 
 // Errors: kInvalidData: no family for the architecture; a size that is missing or does not fit;
-// configs that describe different models; a setting or flag for which there is no rule; experts that
-// the reference has otherwise than they are asked for; a
-// difference to the reference, with all missing, unknown and different tensors. kInvalidArgument: a
-// carry pattern without reference, or one that matches nothing or what the trainer produces; an
-// expert layout asked of a family that has none to choose.
+// configs that describe different models; a setting or flag for which there is no rule; experts
+// that the reference has otherwise than they are asked for; a difference to the reference, with all
+// missing, unknown and different tensors. kInvalidArgument: a carry pattern without reference, or
+// one that matches nothing or what the trainer produces; an expert layout asked of a family that
+// has none to choose.
 Result<CompiledPlan> CompilePlan(const HfConfig& model, const MegatronConfig& trainer,
                                  const CompileOptions& options);
 

@@ -21,7 +21,7 @@ enum class ExpertLayout : uint8_t {
 };
 
 inline constexpr const char* kExpertLayouts[] = {"auto", "per-name", "packed-out-in",
-                                                  "packed-in-out"};  // by ExpertLayout
+                                                 "packed-in-out"};  // by ExpertLayout
 // Requires: one of kExpertLayouts.
 ExpertLayout ExpertLayoutOf(std::string_view name);
 

@@ -226,8 +226,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
     compile.reference = sources.reference->inventory();
   }
   ConvertReport report;
-  report.compiled =
-      WC_TRY(Compile(options.mode, dir, sources.files, compile).With(shards));
+  report.compiled = WC_TRY(Compile(options.mode, dir, sources.files, compile).With(shards));
   const layout::Plan& plan = *report.compiled.plan;
   WC_TRY(FindParams(plan, &sources, &report.ignored));
   if (options.check_replicas) WC_TRY(CheckReplicas(report.compiled, sources, options.threads));

@@ -38,11 +38,10 @@ Result<ExpertLayout> ChooseExpertLayout(const Family& family, const HfConfig& mo
     const bool packed_told = told != ExpertLayout::kPerName;
     const std::string& other = packed_told ? one_name : packed_name;
     if (other.empty()) return told;
-    return Error{Code::kInvalidData, std::string("expert layout ") +
-                                         kExpertLayouts[static_cast<size_t>(told)] +
-                                         " is asked for, the receiver has " +
-                                         (packed_told ? "per-name" : "packed") + " ones (" + other +
-                                         ")"};
+    return Error{Code::kInvalidData,
+                 std::string("expert layout ") + kExpertLayouts[static_cast<size_t>(told)] +
+                     " is asked for, the receiver has " + (packed_told ? "per-name" : "packed") +
+                     " ones (" + other + ")"};
   }
   const bool said = !one_name.empty() || !packed_name.empty();
   if (!(said ? one_name.empty() : family.packed_by_default)) return ExpertLayout::kPerName;

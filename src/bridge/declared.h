@@ -1,5 +1,5 @@
-// What the names that a receiver declares tell: how experts are laid out, and whether the model is the
-// text part of a larger one.
+// What the names that a receiver declares tell: how experts are laid out, and whether the model is
+// the text part of a larger one.
 #pragma once
 
 #include <string>

@@ -25,8 +25,8 @@ inline constexpr int64_t kTopologyBytesMax = 64 * kMiB;  // recorded exports mak
 // What Megatron calls the layer inside of a prediction module: first what it does today.
 inline constexpr const char* kMtpInners[] = {"mtp_model_layer", "transformer_layer"};
 
-// How a trainer spells its prediction modules, where that is known: topology.json says it, or a shard
-// that holds one shows it.
+// How a trainer spells its prediction modules, where that is known: topology.json says it, or a
+// shard that holds one shows it.
 struct MtpSpelling {
   std::string inner;            // one of kMtpInners; "": not known
   std::optional<bool> at_root;  // beside the language model of a larger one, not inside of it

@@ -13,8 +13,7 @@ using tensor::Inventory;
 using tensor::TensorSpec;
 
 Result<std::vector<std::string>> NamesOfJson(std::string_view text) {
-  const Json json =
-      WC_TRY(ParseJson(text, {.bytes_max = static_cast<size_t>(kNamesBytesMax)}));
+  const Json json = WC_TRY(ParseJson(text, {.bytes_max = static_cast<size_t>(kNamesBytesMax)}));
   std::vector<std::string> names;
   if (json.is_object()) {
     const Json* map = WC_TRY(JsonObject(json, "weight_map"));
@@ -88,13 +87,14 @@ Status CompareReference(const Inventory& produced, const std::vector<std::string
   }
   const Inventory made = WC_TRY(Inventory::Make(std::move(all)));
   if (made == reference) return Ok();
-  const std::string experts =
-      asked == ExpertLayout::kAuto ? ""
-                                   : std::string(" and experts ") +
-                                         kExpertLayouts[static_cast<size_t>(asked)] + " as asked for";
-  return Error{Code::kInvalidData, "what the trainer produces, with what is carried" + experts +
-                                       ", is not what the reference holds: " +
-                                       tensor::DifferenceText(reference, made)};
+  const std::string experts = asked == ExpertLayout::kAuto
+                                  ? ""
+                                  : std::string(" and experts ") +
+                                        kExpertLayouts[static_cast<size_t>(asked)] +
+                                        " as asked for";
+  return Error{Code::kInvalidData,
+               "what the trainer produces, with what is carried" + experts +
+                   ", is not what the reference holds: " + tensor::DifferenceText(reference, made)};
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace weightcast::bridge {
 
 inline constexpr int64_t kNamesBytesMax = 256 * kMiB;
 
-// Names from a checkpoint's index (model.safetensors.index.json), a JSON list of names, or one name a
-// line. Sorted. Errors: kInvalidData: none of these, a name twice, none at all.
+// Names from a checkpoint's index (model.safetensors.index.json), a JSON list of names, or one name
+// a line. Sorted. Errors: kInvalidData: none of these, a name twice, none at all.
 Result<std::vector<std::string>> ParseNames(std::string_view text);
 
 // Those that the options declare, sorted; empty if they declare none.

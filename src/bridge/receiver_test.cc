@@ -18,9 +18,10 @@ using ::testing::Not;
 std::string Fault(const char* text) { return ParseNames(text).error().message; }
 
 TEST(Names, AreThoseOfAnIndexOfAListOrOfLines) {
-  for (const char* text :
-       {R"({"metadata": {"total_size": 1}, "weight_map": {"b": "x.safetensors", "a": "x.safetensors"}})",
-        R"(["b", "a"])", "b\na\n", "b\r\n\r\na"}) {
+  for (
+      const char* text :
+      {R"({"metadata": {"total_size": 1}, "weight_map": {"b": "x.safetensors", "a": "x.safetensors"}})",
+       R"(["b", "a"])", "b\na\n", "b\r\n\r\na"}) {
     EXPECT_THAT(ParseNames(text).value(), ElementsAre("a", "b")) << text;
   }
 }
@@ -104,7 +105,8 @@ TEST(Receiver, ItsNamesTellHowExpertsLie) {
             ExpertLayout::kPerName);
   const auto both = layout(kQwen3Moe, {"model.layers.0.mlp.experts.0.up_proj.weight",
                                        "model.layers.1.mlp.experts.gate_up_proj"});
-  EXPECT_THAT(both.error().message, AllOf(HasSubstr("experts.0.up_proj"), HasSubstr("gate_up_proj")));
+  EXPECT_THAT(both.error().message,
+              AllOf(HasSubstr("experts.0.up_proj"), HasSubstr("gate_up_proj")));
 }
 
 }  // namespace

@@ -29,9 +29,9 @@ extern const Family kMiMo;
 extern const Family kGemma3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,   &kQwen3Vl,     &kQwen3VlMoe, &kQwen3Next,
-    &kQwen35,    &kQwen35Moe, &kQwen35Vl, &kQwen35VlMoe, &kMixtral, &kGlm4, &kGlm4Moe,
-    &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss, &kMiMo, &kGemma3,
+    &kLlama,      &kQwen2,      &kQwen3,     &kQwen3Moe,    &kQwen3Vl, &kQwen3VlMoe, &kQwen3Next,
+    &kQwen35,     &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral, &kGlm4,       &kGlm4Moe,
+    &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,    &kGemma3,
 };
 
 // The family that serves the model's architecture.

@@ -4,8 +4,8 @@
 namespace weightcast::bridge {
 namespace {
 
-// Norms before and after both halves of a layer. Megatron fuses the latter into the projections; all
-// are zero-centred on both sides.
+// Norms before and after both halves of a layer. Megatron fuses the latter into the projections;
+// all are zero-centred on both sides.
 constexpr Rule kGemma3NormRules[] = {
     {.name = "self_attention.linear_proj.post_layernorm.weight",
      .outputs = {{"post_attention_layernorm.weight", {Dim::kHidden}}}},

@@ -60,9 +60,9 @@ extern const Family kGptOss;
 extern const Family kMiMo;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,     &kQwen2,   &kQwen3,      &kQwen3Moe,  &kQwen3Vl,     &kQwen3VlMoe,
-    &kQwen3Next, &kQwen35,  &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral,
-    &kGlm4,      &kGlm4Moe, &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,       &kGemma3,
+    &kLlama,      &kQwen2,      &kQwen3,     &kQwen3Moe,    &kQwen3Vl, &kQwen3VlMoe, &kQwen3Next,
+    &kQwen35,     &kQwen35Moe,  &kQwen35Vl,  &kQwen35VlMoe, &kMixtral, &kGlm4,       &kGlm4Moe,
+    &kDeepseekV2, &kDeepseekV3, &kMiniMaxM2, &kGptOss,      &kMiMo,    &kGemma3,
 };
 
 }  // namespace weightcast::bridge::raw

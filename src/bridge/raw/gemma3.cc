@@ -16,9 +16,9 @@ void ConvertLayer(Rank& rank, const Layer& layer) {
   HeadNorms(rank, layer);
   rank.Whole(layer.megatron + "self_attention.linear_proj.post_layernorm.weight",
              {layer.hf + "post_attention_layernorm.weight", {hidden}});
-  rank.Whole(layer.megatron +
-                 (local ? "pre_mlp_layernorm.weight" : "mlp.linear_fc1.layer_norm_weight"),
-             {layer.hf + "pre_feedforward_layernorm.weight", {hidden}});
+  rank.Whole(
+      layer.megatron + (local ? "pre_mlp_layernorm.weight" : "mlp.linear_fc1.layer_norm_weight"),
+      {layer.hf + "pre_feedforward_layernorm.weight", {hidden}});
   const int64_t ffn = rank.model.Ffn();
   rank.GateUp(layer.megatron + "mlp.linear_fc1.weight",
               {layer.hf + "mlp.gate_proj.weight", {ffn, hidden}},

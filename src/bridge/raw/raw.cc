@@ -246,7 +246,8 @@ std::vector<ReplicaSet> ReplicasOf(const SameByContent& same,
 }
 
 Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOptions& options) {
-  model.experts = raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "model.");
+  model.experts =
+      raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "model.");
   model.mtp_experts =
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "mtp.");
   CheckConfigs(family, options.expert_layout, model);

@@ -65,7 +65,8 @@ void Rank::VocabPart(const std::string& name, const Tensor& tensor, Use use) {
   const int64_t first = at.tp * rows;
   Param& param = Add(name, {rows, tensor.shape[1]});
   param.copy = use == Use::kCopy;
-  if (first < vocab && use != Use::kUnused) Lay(param, tensor, first, std::min(rows, vocab - first), 0);
+  if (first < vocab && use != Use::kUnused)
+    Lay(param, tensor, first, std::min(rows, vocab - first), 0);
 }
 
 }  // namespace weightcast::bridge::raw
