@@ -168,7 +168,8 @@ Coordinates Topology::At(int32_t rank) const {
 
 Topology::LayerRange Topology::LayersOf(int32_t pp_rank, int32_t vpp_chunk) const {
   if (!layout.empty()) {
-    const PipelineChunk& chunk = layout[static_cast<size_t>(vpp_chunk * pp + pp_rank)];
+    const PipelineChunk& chunk = layout[static_cast<size_t>(vpp_chunk) * static_cast<size_t>(pp) +
+                                        static_cast<size_t>(pp_rank)];
     return {chunk.first_layer, chunk.layers};
   }
   const bool first = pp_rank == 0;
