@@ -5,6 +5,7 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/spelling_flags.h"
 #include "base/text.h"
 #include "bridge/compile_plan.h"
 #include "bridge/convert.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/flags.h"
 #include "base/status.h"
 #include "bridge/compile_plan.h"
 #include "bridge/hf_config.h"
@@ -21,20 +20,6 @@
 #include "trainer/shard_set.h"
 
 namespace weightcast::apps {
-
-// What no config says: how the trainer spells it ("--mtp-inner", "--mtp-at-root"), how the
-// checkpoint has it ("--expert-layout").
-struct SpellingFlags {
-  std::string expert_layout = bridge::kExpertLayouts[0];
-  std::string mtp_inner;
-  bool mtp_at_root = false;
-
-  bridge::MtpSpelling mtp() const {
-    return {mtp_inner, mtp_at_root ? std::optional(true) : std::nullopt};
-  }
-};
-void AddExpertLayout(Flags& flags, std::string* value);
-void AddSpellingFlags(Flags& flags, SpellingFlags* values);
 
 struct SourceOptions {
   // Inventory that plan and carried tensors together must equal; null: the plan's own.

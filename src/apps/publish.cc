@@ -3,6 +3,7 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/spelling_flags.h"
 #include "apps/process.h"
 #include "apps/reports.h"
 #include "apps/wiring.h"
