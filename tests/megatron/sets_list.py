@@ -41,8 +41,6 @@ SETS = [f"{family}/{layout}" for family, layouts in {
 
 # Only a reference checkpoint tells that the prediction module's experts lie otherwise than the others'.
 BY_REFERENCE = ("qwen3_5_moe/",)
-# What these need is still to come in the bridge: custom pipelines, a family.
-TO_COME = tuple(name for name in SETS if "-" in name or name.startswith("gemma3/"))
 
 # What Megatron-Core 0.19.2 and Megatron-Bridge 0.6.2 cannot do, and what they say.
 REFUSED = {

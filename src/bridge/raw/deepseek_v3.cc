@@ -6,7 +6,7 @@ namespace {
 
 constexpr Setting kSettings[] = {
     {"multi_latent_attention", "true"}, {"num_moe_experts", "*"}, {"mtp_num_layers", "*"}};
-constexpr std::string_view kArchitectures[] = {"DeepseekV3ForCausalLM"};
+constexpr std::string_view kArchitectures[] = {"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"};
 constexpr Setting kV2Settings[] = {{"multi_latent_attention", "true"}, {"num_moe_experts", "*"}};
 constexpr std::string_view kV2Architectures[] = {"DeepseekV2ForCausalLM"};
 

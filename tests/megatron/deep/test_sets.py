@@ -93,12 +93,7 @@ def test_shards_convert_to_megatron_bridges_own_export(root, name, tmp_path):
     assert not error.exists(), error.read_text()
     by_reference = name.startswith(sets_list.BY_REFERENCE)
     reference = ["--reference", shards.parent / "hf_source"] if by_reference else []
-    try:
-        cli.run("convert", "--shards", shards, "--out", tmp_path / "hf", *reference)
-    except cli.Failed as failed:
-        if name in sets_list.TO_COME:
-            pytest.xfail(failed.message)
-        raise
+    cli.run("convert", "--shards", shards, "--out", tmp_path / "hf", *reference)
     different = differences(shards, models.bits(tmp_path / "hf"), right_export(shards, name), reference)
     assert not different, "\n".join(different[:20])
 
