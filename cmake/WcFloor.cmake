@@ -5,7 +5,8 @@
 # stands ON; nothing else is on its include path, so an include that climbs does not compile.
 # LIBS are private: a third-party header stays invisible above.
 # Sources are listed (a lost one fails to link); tests, fuzz targets and benches are globbed
-# (a lost one would be silent): *_test.cc, *_fuzz.cc, *_bench.cc lie beside the code.
+# (a lost one would be silent): *_test.cc, *_fuzz.cc, *_bench.cc lie beside the code; *_testing.cc is
+# what tests share.
 function(wc_floor name)
   cmake_parse_arguments(F "" "" "ON;SOURCES;LIBS;TEST_LIBS" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/src/${name})
@@ -22,8 +23,9 @@ function(wc_floor name)
   target_link_libraries(wc_${name} PUBLIC ${F_ON} PRIVATE wc_flags ${F_LIBS})
 
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${dir}/*_test.cc)
+  file(GLOB_RECURSE testing CONFIGURE_DEPENDS ${dir}/*_testing.cc)
   if(tests AND WC_TESTS)
-    add_executable(${name}_test ${tests})
+    add_executable(${name}_test ${tests} ${testing})
     target_link_libraries(${name}_test
       PRIVATE wc_${name} wc_flags wc_testing ${F_LIBS} ${F_TEST_LIBS})
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

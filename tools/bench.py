@@ -101,6 +101,7 @@ class Bench:
         self.store = directory / "store"
         self.speeds = {}  # name -> bytes/s, one a round
         self.facts = {}  # name -> value
+        self.ratios = {}  # name -> of memcpy beside it, one a round
         say(f"making models in {directory}")
         for name, args in (("a", ["--size", size]), ("b", ["--from", directory / "a", "--learning-rate", "2e-7"]),
                            ("shards", ["--size", size, "--from", directory / "a", "--shards", "2,2"])):
@@ -177,6 +178,16 @@ class Bench:
             if name != "memcpy":
                 self.speeds.setdefault(f"codec {name}", []).append(rate * 1e9)
 
+    def plans(self):
+        """Plans of large models: compiled, and applied in memory by one thread."""
+        for model in ("dense", "moe"):
+            rates = weightcast("bench", "plan", model, "--apply").document["gb_per_s"]
+            self.speeds.setdefault(f"plan applied, {model}", []).append(rates["apply"] * 1e9)
+            self.ratios.setdefault(f"plan applied, {model}", []).append(rates["apply"] / rates["memcpy"])
+        run = weightcast("bench", "plan", "deepseek-v3")
+        self.facts.setdefault("plan of DeepSeek-V3 on 1024 ranks", []).append(run.document["compile_seconds"])
+        self.fact("plan of DeepSeek-V3, RssAnon", run.anon_peak)
+
     def on_disk(self, disk):
         """The same update with image and store on a disk: how much is written, how long it takes."""
         shutil.copytree(self.dir / "a", disk / "a")
@@ -198,7 +209,9 @@ class Bench:
 @dataclasses.dataclass
 class Target:
     name: str
-    base: str  # memcpy, cp: a ratio of speeds, at least; model: a ratio of sizes, bytes: at most
+    # memcpy, cp: a ratio of speeds, at least; own: the same, of memcpy beside it; model: a ratio of
+    # sizes; bytes, seconds: at most.
+    base: str
     limit: float
 
 
@@ -217,6 +230,10 @@ TARGETS = [
     Target("pull full, RssAnon", "bytes", 256 * MIB),
     Target("pull 1 %, RssAnon", "bytes", 256 * MIB),
     Target("1 % update, journal and parts", "model", 0.05),
+    Target("plan applied, dense", "own", 0.50),
+    Target("plan applied, moe", "own", 0.33),
+    Target("plan of DeepSeek-V3 on 1024 ranks", "seconds", 2.0),
+    Target("plan of DeepSeek-V3, RssAnon", "bytes", 200 * MIB),
 ]
 
 
@@ -238,6 +255,13 @@ def judge(bench):
             ratio = speed[target.name] / speed[target.base]
             value = rates(target.name)
             wanted, met = f"≥ {target.limit:.2f} × {target.base}", ratio >= target.limit
+        elif target.base == "own":
+            ratio = statistics.median(bench.ratios[target.name])
+            value = f"{speed[target.name] / 1e9:.2f} GB/s, {ratio:.2f} × memcpy beside it"
+            wanted, met = f"≥ {target.limit:.2f} × memcpy", ratio >= target.limit
+        elif target.base == "seconds":
+            seconds = statistics.median(bench.facts[target.name])
+            value, wanted, met = f"{seconds:.2f} s", f"≤ {target.limit:.0f} s", seconds <= target.limit
         elif target.base == "bytes":
             value = f"{bench.facts[target.name] / MIB:.0f} MiB"
             wanted, met = f"≤ {target.limit / MIB:.0f} MiB", bench.facts[target.name] <= target.limit
@@ -294,6 +318,7 @@ def main():
             bench.baselines()
             bench.convert()
             bench.versions()
+            bench.plans()
         bench.codec()
         bench.on_disk(disk)
     finally:

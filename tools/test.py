@@ -43,7 +43,7 @@ def run_ctest(build, only, jobs, scratch):
 
 
 # Folders whose tests need an environment of their own: given by name, with --venv.
-APART = ["tests/vllm", "tests/vllm/deep", "tests/megatron"]
+APART = ["tests/vllm", "tests/vllm/deep", "tests/megatron", "tests/megatron/deep"]
 
 
 def run_pytest(build, venv, paths, scratch):

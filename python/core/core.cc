@@ -455,10 +455,16 @@ std::unique_ptr<Publisher> ForTensors(const PublisherArguments& arguments,
 std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const std::string& topology,
                                    const std::string& record, const std::string& config,
                                    const std::vector<SpecRow>& held, const bridge::SameTensor& same,
-                                   int64_t vocab_rows) {
+                                   int64_t vocab_rows, const std::string& expert_layout) {
   const std::vector<TensorSpec> specs = SpecsOf(held);
   const Unlocked unlocked;
-  const bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(topology));
+  if (std::ranges::count(bridge::kExpertLayouts, expert_layout) == 0) {
+    throw Thrown({Code::kInvalidArgument, "expert_layout " + Quoted(expert_layout) +
+                                              ": expected auto, per-name, packed-out-in or "
+                                              "packed-in-out"});
+  }
+  bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(topology));
+  trainer.mtp.Learn(specs);
   const bridge::HfConfig model = Value(bridge::HfConfig::Parse(config));
   const RankId rank{arguments.rank};
   if (rank.value < 0 || rank.value >= trainer.topology.world) {
@@ -469,6 +475,7 @@ std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const st
   return std::make_unique<Publisher>(
       arguments, [&](apps::SourceOptions options) -> Result<apps::ModelSource> {
         options.vocab_rows = vocab_rows;
+        options.expert_layout = bridge::ExpertLayoutOf(expert_layout);
         if (vocab_rows == 0) {
           const bridge::Family& family = *WC_TRY(bridge::FindFamily(model));
           options.vocab_rows = bridge::VocabRowsOf(family, trainer, specs);
@@ -733,7 +740,7 @@ NB_MODULE(_core, m) {
   nb::class_<Publisher>(m, "Publisher")
       .def_static("for_tensors", &ForTensors, "arguments"_a, "specs"_a)
       .def_static("for_rank", &ForRank, "arguments"_a, "topology"_a, "record"_a, "config"_a,
-                  "held"_a, "same"_a, "vocab_rows"_a)
+                  "held"_a, "same"_a, "vocab_rows"_a, "expert_layout"_a)
       .def_prop_ro("params", &Publisher::params)
       .def_prop_ro("owns_nothing", &Publisher::owns_nothing)
       .def_prop_ro("owned", &Publisher::owned)

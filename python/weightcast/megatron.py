@@ -14,6 +14,7 @@ nor Megatron. docs/design/megatron_publisher.md says what is read and what is re
 import json
 import math
 import os
+import sys
 import threading
 
 from weightcast import _core, tensors
@@ -41,9 +42,11 @@ class Publisher(BasePublisher):
         the store of torch's default process group, else SLURM's job with its restart count.
     vocab_rows: rows of the embedding over all tensor ranks, padding included; default what the
         modules say.
+    expert_layout: of the checkpoint: "auto" (as the seed or the run has them, else as the family's
+        checkpoints do), "per-name", "packed-out-in" or "packed-in-out"; equal on all ranks.
     topology: what is said here counts instead of what Megatron says: {"world": ranks, "rank": this
-        one, "coords": {"tp": 0, ...} or None, "config": {name: value}}, as docs/formats/shards.md
-        has it. With world and rank, parallel_state is not asked, and need not be there.
+        one, "coords": {"tp": 0, ...} or None, "config": {name: value}, "mtp_inner", "mtp_at_root"},
+        as docs/formats/shards.md has it. With world and rank, parallel_state is not asked, and need not be there.
 
     The plan is compiled here, compared with what the rank holds and with where Megatron put it, and
     only then the run is opened. Raises InvalidData naming what does not fit: unknown, missing or
@@ -54,7 +57,8 @@ class Publisher(BasePublisher):
     """
 
     def __init__(self, model_chunks, hf_config, *, catalog, store, run, seed="", carry=(),
-                 baseline="", side_files="", token="", threads=0, vocab_rows=0, topology=None):
+                 baseline="", side_files="", token="", threads=0, vocab_rows=0,
+                 expert_layout="auto", topology=None):
         if hasattr(model_chunks, "named_modules"):
             model_chunks = [model_chunks]
         self._chunks = list(model_chunks)
@@ -67,8 +71,9 @@ class Publisher(BasePublisher):
                                     job_token(token, self._world), threads, job["rank"])
         held, same = self._held()
         core = _core.Publisher.for_rank(
-            arguments, json.dumps({"world": job["world"], "config": job["config"]}), job["record"],
-            _config_json(hf_config), tensors.for_all(held, tensors.spec), same, vocab_rows)
+            arguments, json.dumps(job["topology"]), job["record"],
+            _config_json(hf_config), tensors.for_all(held, tensors.spec), same, vocab_rows,
+            expert_layout)
         self._begin(core, side_files)
         self._owned = set(core.owned)
 
@@ -181,6 +186,7 @@ _SIZES = (  # as a config names them; in parallel_state get_NAME_world_size
     ("expert_model_parallel_size", "expert_model_parallel"),
     ("expert_tensor_parallel_size", "expert_tensor_parallel"),
 )
+_SPELLINGS = ("mtp_inner", "mtp_at_root")  # of topology.json, beside its config
 _COORDS = {  # in parallel_state get_NAME_rank
     "tp": "tensor_model_parallel", "pp": "pipeline_model_parallel", "dp": "data_parallel",
     "cp": "context_parallel", "ep": "expert_model_parallel", "etp": "expert_tensor_parallel",
@@ -189,8 +195,8 @@ _COORDS = {  # in parallel_state get_NAME_rank
 
 
 def _job(chunks, given):
-    """{"world", "rank", "config", "record"}: Megatron's, but for what is given."""
-    if unknown := sorted(set(given) - {"world", "rank", "coords", "config"}):
+    """{"world", "rank", "config", "record", "topology"}: Megatron's, but for what is given."""
+    if unknown := sorted(set(given) - {"world", "rank", "coords", "config", *_SPELLINGS}):
         raise InvalidArgument(f"topology: unknown: {', '.join(unknown)}")
     said = {} if {"world", "rank"} <= set(given) else _from_parallel_state()
     world, rank = given.get("world", said.get("world")), given.get("rank", said.get("rank"))
@@ -210,7 +216,20 @@ def _job(chunks, given):
     record = ""
     if coords:
         record = json.dumps({"coords": coords, "params": {"_layers": _layers(models)}})
-    return {"world": world, "rank": rank, "config": config, "record": record}
+    topology = {"world": world, "config": config, "mtp_inner": _mtp_inner()}
+    topology.update({name: given[name] for name in _SPELLINGS if name in given})
+    return {"world": world, "rank": rank, "config": config, "record": record, "topology": topology}
+
+
+def _mtp_inner():
+    """What this Megatron calls the layer inside of a prediction module, so that ranks without one know.
+
+    None where it has none, or is not there; a rank that holds one then sees it.
+    """
+    module = sys.modules.get("megatron.core.transformer.multi_token_prediction")
+    fields = getattr(getattr(module, "MultiTokenPredictionLayerSubmodules", None),
+                     "__dataclass_fields__", {})
+    return next((name for name in ("mtp_model_layer", "transformer_layer") if name in fields), None)
 
 
 def _from_parallel_state():
@@ -254,6 +273,11 @@ def _plain(value):
         return value if math.isfinite(value) else None
     if type(value).__name__ == "dtype":
         return str(value)  # torch.bfloat16
+    if type(value).__name__ == "PipelineParallelLayerLayout":  # [stage][chunk][module]; as it is given:
+        return [[module.name for module in stage[chunk]]
+                for chunk in range(len(value.layout[0])) for stage in value.layout]
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     return type(value).__name__
 
 

@@ -6,6 +6,7 @@
 #include "apps/model_source.h"
 #include "apps/toy_model.h"
 #include "base/text.h"
+#include "bridge/plan_report.h"
 #include "delta/codec_report.h"
 
 namespace weightcast::apps {
@@ -158,10 +159,46 @@ Status BenchCodec(App& app, const CodecFlags& flags) {
   return Ok();
 }
 
+struct PlanFlags {
+  std::string model;
+  bool apply = false;
+};
+
+Status BenchPlan(App& app, const PlanFlags& flags) {
+  const bridge::PlanReport r =
+      WC_TRY(bridge::RunPlanBench(flags.model, flags.apply, app.world().clock));
+  char text[240];
+  std::snprintf(text, sizeof text, "%lld tensors on %lld ranks, %lld slices: compiled in %.3f s\n",
+                static_cast<long long>(r.tensors), static_cast<long long>(r.ranks),
+                static_cast<long long>(r.slices), r.compile_seconds);
+  Json document = {{"model", flags.model}, {"ranks", r.ranks},
+                   {"tensors", r.tensors}, {"slices", r.slices},
+                   {"bytes", r.bytes},     {"compile_seconds", r.compile_seconds}};
+  std::string all = text;
+  if (flags.apply) {
+    std::snprintf(text, sizeof text, "%s applied at %.2f GB/s, %.2f x memcpy\n",
+                  BytesText(r.bytes).c_str(), r.apply_gb_per_s,
+                  r.apply_gb_per_s / r.memcpy_gb_per_s);
+    all += text;
+    document["gb_per_s"] = {{"apply", r.apply_gb_per_s}, {"memcpy", r.memcpy_gb_per_s}};
+  }
+  app.Emit(document, all);
+  return Ok();
+}
+
 }  // namespace
 
 std::vector<Command> BenchCommands() {
   return {
+      {"bench plan", "measure how fast a large model's plan is compiled, and applied to its shards",
+       "  weightcast bench plan moe              # 128 experts on 8 ranks, compiled only\n"
+       "  weightcast bench plan moe --apply      # 1.4 GB, twice in memory\n",
+       [](Flags& f) {
+         auto v = std::make_shared<PlanFlags>();
+         f.Argument("MODEL", &v->model, "one of " + JoinNames(bridge::PlanBenchModels()))
+             .Bool("--apply", &v->apply, "fill the model's tensors from all ranks' shards, too");
+         return [v](App& app) { return BenchPlan(app, *v); };
+       }},
       {"bench codec", "measure the delta codec: size against the limits, speed against memcpy",
        "  weightcast bench codec                          # on simulated training\n"
        "  weightcast bench codec step_100 step_101        # on two checkpoints\n",

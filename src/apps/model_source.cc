@@ -22,11 +22,22 @@ Result<std::shared_ptr<const tensor::Inventory>> Without(const tensor::Inventory
       WC_TRY(tensor::Inventory::Make(std::move(kept))));
 }
 
-// What a rank's own shard says of the padded vocabulary; 0 if it holds none of it.
-Result<int64_t> VocabRowsOfRank(os::World& world, const bridge::ShardDir& dir, RankId rank) {
-  const bridge::Family& family = *WC_TRY(bridge::FindFamily(dir.model));
-  const bridge::ShardFile file = WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(rank)));
-  return bridge::VocabRowsOf(family, dir.trainer, file.specs());
+// What a rank's own shard shows, where nobody says it: the rows of the padded vocabulary, the
+// spelling of prediction modules.
+Status LearnFromShards(os::World& world, const bridge::ShardDir& dir, SourceOptions* told) {
+  if (!told->rank) return Ok();
+  const RankId rank{static_cast<int32_t>(*told->rank)};
+  const auto file = WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(rank)));
+  if (told->vocab_rows == 0) {
+    const bridge::Family& family = *WC_TRY(bridge::FindFamily(dir.model));
+    told->vocab_rows = bridge::VocabRowsOf(family, dir.trainer, file.specs());
+  }
+  told->mtp.Learn(file.specs());
+  if (!told->for_every_rank || dir.trainer.mtp_layers == 0 || told->mtp.known()) return Ok();
+  const layout::Topology& t = dir.trainer.topology;
+  const RankId predicts{t.MtpAt().stage * (t.world / t.pp)};
+  told->mtp.Learn(WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(predicts))).specs());
+  return Ok();
 }
 
 }  // namespace
@@ -77,9 +88,13 @@ Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
                                  const SourceOptions& options) {
   bridge::CompileOptions compile{.reference = options.reference, .carry = options.carry};
   compile.vocab_rows = options.vocab_rows;
-  const bridge::CompiledPlan compiled = WC_TRY(bridge::CompilePlan(model, trainer, compile));
+  compile.expert_layout = options.expert_layout;
+  bridge::MegatronConfig spelled = trainer;
+  spelled.mtp = trainer.mtp.Or(options.mtp);
+  const bridge::CompiledPlan compiled = WC_TRY(bridge::CompilePlan(model, spelled, compile));
   ModelSource source;
   source.topology = trainer.topology;
+  source.mtp = spelled.mtp;
   source.vocab_rows = options.vocab_rows;
   source.plan = compiled.plan;
   source.carried = compiled.carried;
@@ -105,10 +120,8 @@ Result<ModelSource> OpenShardSource(os::World& world, const std::string& directo
                                              " ranks"};
   }
   SourceOptions told = options;
-  if (told.vocab_rows == 0 && told.rank) {
-    told.vocab_rows =
-        WC_TRY(VocabRowsOfRank(world, shards, RankId{static_cast<int32_t>(*told.rank)}));
-  }
+  told.mtp = shards.trainer.mtp.Or(options.mtp);
+  WC_TRY(LearnFromShards(world, shards, &told));
   ModelSource source = WC_TRY(PlanForRanks(shards.model, shards.trainer, told).With(directory));
   source.side_files = os::ParentPath(shards.config_path);
   source.shards = std::move(shards);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bridge/compile_plan.h"
 #include "bridge/hf_config.h"
 #include "bridge/megatron_config.h"
 #include "bridge/shard_dir.h"
@@ -27,6 +28,10 @@ struct SourceOptions {
   // Rows of the embedding over all tensor ranks, padding included. 0: told by the file of `rank` if
   // it is given and holds some of them, else by the trainer's config.
   int64_t vocab_rows = 0;
+  bridge::MtpSpelling mtp;  // where topology.json does not say it; else told by the file of `rank`,
+  // or, in a process that speaks for every rank, by the file of one that holds the modules.
+  bool for_every_rank = false;
+  bridge::ExpertLayout expert_layout = bridge::ExpertLayout::kAuto;
   std::optional<int64_t> rank;  // as the user says it: refused if the layout has no such rank
 };
 
@@ -36,6 +41,7 @@ struct ModelSource {
   std::vector<std::string> carried;  // names
   std::string side_files;            // directory of config, tokenizer, ...
   int64_t vocab_rows = 0;            // as SourceOptions, once told
+  bridge::MtpSpelling mtp;           // the same
 
   // Opens only this rank's own file.
   Result<trainer::ShardSet> OpenShards(os::World& world, RankId rank) const;

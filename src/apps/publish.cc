@@ -3,6 +3,7 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/spelling_flags.h"
 #include "apps/process.h"
 #include "apps/reports.h"
 #include "apps/wiring.h"
@@ -39,6 +40,7 @@ struct PublishFlags {
   int64_t threads = 0;
   int64_t staging_timeout = 3600;
   int64_t vocab_rows = 0;
+  SpellingFlags spelling;
   bool full = false;
 };
 
@@ -178,6 +180,9 @@ class Publish {
     SourceOptions options =
         ReferenceOf(run_ ? &*run_ : nullptr, seed_ ? &*seed_ : nullptr, flags_.carry);
     options.vocab_rows = flags_.vocab_rows;
+    options.mtp = flags_.spelling.mtp();
+    options.expert_layout = bridge::ExpertLayoutOf(flags_.spelling.expert_layout);
+    options.for_every_rank = !flags_.rank;
     options.rank = flags_.rank.value_or(0);
     source_ = WC_TRY(flags_.shards.empty()
                          ? OpenHfSource(app_.world(), flags_.model, options)
@@ -308,6 +313,8 @@ class Publish {
                                      std::to_string(flags_.staging_timeout),
                                      "--vocab-rows",
                                      std::to_string(source_.vocab_rows),
+                                     "--expert-layout",
+                                     flags_.spelling.expert_layout,
                                      "--wait",
                                      std::to_string(flags_.wait.value_or(600))};
     const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
@@ -317,6 +324,8 @@ class Publish {
     for (const auto& [flag, value] : texts) {
       if (!value->empty()) argv.insert(argv.end(), {flag, *value});
     }
+    if (!source_.mtp.inner.empty()) argv.insert(argv.end(), {"--mtp-inner", source_.mtp.inner});
+    if (source_.mtp.at_root.value_or(false)) argv.emplace_back("--mtp-at-root");
     for (const std::string& pattern : flags_.carry) argv.insert(argv.end(), {"--carry", pattern});
     for (const std::string& label : flags_.labels) argv.insert(argv.end(), {"--label", label});
     if (WantsFull()) argv.emplace_back("--full");
@@ -449,8 +458,9 @@ std::vector<Command> PublishCommands() {
              .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
              .Int("--vocab-rows", &v->vocab_rows,
                   "rows of the padded embedding, where neither topology nor own shard tells; 0: "
-                  "told")
-             .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax)
+                  "told");
+         AddSpellingFlags(f, &v->spelling);
+         f.Int("--threads", &v->threads, "0: all CPUs", kThreadsMax)
              .Int("--staging-timeout", &v->staging_timeout,
                   "seconds after which an unfinished attempt is FAILED", kSecondsMax);
          return [v](App& app) { return Publish(app, *v).Run(); };

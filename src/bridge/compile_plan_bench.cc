@@ -2,27 +2,29 @@
 #include <benchmark/benchmark.h>
 
 #include "bridge/compile_plan.h"
-#include "bridge/families/families.h"
-#include "bridge/toy_trainer_testing.h"
+#include "bridge/families/example.h"
 
 namespace weightcast::bridge {
 namespace {
 
 void Compile(benchmark::State& state) {
-  ToyModel model{.architecture = std::string(kFamilies[0]->architectures[0])};
-  model.layers = static_cast<int32_t>(state.range(0));
-  model.heads = model.kv_heads = 8, model.ffn = 64, model.padded_vocab = 16;
-  layout::Topology topology;
-  topology.tp = 8;
-  topology.world = 8 * static_cast<int32_t>(state.range(1));
-  topology.num_layers = model.layers;
-  const HfConfig config = HfConfig::Parse(ConfigJson(model)).value();
-  const MegatronConfig trainer = MegatronConfig::Parse(TopologyJson(model, topology)).value();
+  const ExampleDims dims{.hidden = 8,
+                         .intermediate = 64,
+                         .layers = state.range(0),
+                         .heads = 8,
+                         .kv_heads = 8,
+                         .head_dim = 3,
+                         .vocabulary = 16};
+  const HfConfig config = HfConfig::Parse(ExampleConfig(dims)).value();
+  MegatronConfig trainer;
+  trainer.topology.tp = trainer.topology.etp = 8;
+  trainer.topology.world = 8 * static_cast<int32_t>(state.range(1));
+  trainer.topology.num_layers = static_cast<int32_t>(state.range(0));
   for (auto _ : state) {
     benchmark::DoNotOptimize(CompilePlan(config, trainer, {}).value().hash);
   }
-  state.counters["names"] = static_cast<double>(model.layers * 9 + 3);
-  state.counters["ranks"] = topology.world;
+  state.counters["names"] = static_cast<double>(dims.layers * 11 + 3);
+  state.counters["ranks"] = trainer.topology.world;
 }
 BENCHMARK(Compile)->Args({36, 1})->Args({36, 16})->Args({80, 128})->Args({2222, 1})->Unit(
     benchmark::kMillisecond);

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <set>
 
+#include "base/text.h"
 #include "bridge/families/families.h"
 #include "bridge/shard_keys.h"
-#include "bridge/toy_trainer_testing.h"
+#include "bridge/toy_worlds_testing.h"
 #include "layout/gather.h"
 
 namespace weightcast::bridge {
@@ -30,146 +30,136 @@ const ToyModel kToys[] = {
     {.architecture = "Qwen3ForCausalLM", .qk_norm = true},
 };
 
-Topology World(int32_t layers, int32_t tp, int32_t pp = 1, int32_t vpp = 1, int32_t dp = 1,
-               int32_t cp = 1) {
-  Topology t;
-  t.tp = t.etp = tp;
-  t.pp = pp;
-  t.vpp = vpp;
-  t.cp = cp;
-  t.world = tp * pp * dp * cp;
-  t.num_layers = layers;
-  return t;
-}
-
-HfConfig ModelOf(const ToyModel& m) { return HfConfig::Parse(ConfigJson(m)).value(); }
-MegatronConfig TrainerOf(const ToyModel& m, const Topology& t) {
-  return MegatronConfig::Parse(TopologyJson(m, t)).value();
-}
-Result<CompiledPlan> Compile(const ToyModel& m, const Topology& t,
-                             const CompileOptions& options = {}) {
-  return CompilePlan(ModelOf(m), TrainerOf(m, t), options);
-}
-
-std::string Message(const Result<CompiledPlan>& result) {
-  return result.ok() ? "" : result.error().message;
-}
-
-Bytes BytesOf(const ToyTensor& t) {
-  Bytes bytes(t.bits.size() * 4);
-  std::memcpy(bytes.data(), t.bits.data(), bytes.size());
-  return bytes;
-}
-
-// Fills the canonical tensors from all ranks' shards by the plan.
-std::map<std::string, Bytes> Gather(const layout::Plan& plan,
-                                    const std::vector<ToyTensors>& shards) {
-  std::map<std::string, Bytes> canonical;
-  for (const tensor::TensorSpec& spec : plan.inventory->tensors()) {
-    canonical[spec.name].resize(static_cast<size_t>(spec.bytes()));
-  }
-  for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    for (const layout::Slice& slice : plan.ranks[r].slices) {
-      const tensor::TensorSpec& spec = (*plan.inventory)[static_cast<size_t>(slice.tensor)];
-      const std::string& key = plan.ranks[r].params[static_cast<size_t>(slice.param)].key;
-      layout::ScatterSlice(spec.matrix(), slice, BytesOf(shards[r].at(key)), canonical[spec.name]);
+// The toy trainer asks the topology for its layers alone, so that any layout can be put into it.
+TEST(Worlds, CustomLayoutsGatherTheModel) {
+  struct Case {
+    const char* layout;
+    int32_t layers, pp, vpp;
+  };
+  const Case cases[] = {{"Ett|t*3|tL", 6, 3, 1}, {"E|tt||tL", 3, 4, 1}, {"Ett|t||tttL", 6, 2, 2}};
+  for (const bool tied : {false, true}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.layout);
+      ToyModel m = kToys[2];
+      m.tied = tied;
+      m.layers = c.layers;
+      MegatronConfig trainer = TrainerOf(m, World(c.layers, 1));
+      trainer.topology = World(c.layers, 2, c.pp, c.vpp, 2);
+      trainer.topology.layout = layout::ParsePipelineLayout(c.layout).value();
+      const auto compiled = CompilePlan(ModelOf(m), trainer, {});
+      ASSERT_TRUE(compiled.ok()) << Message(compiled);
+      ExpectRight(m, trainer.topology, *compiled);
     }
   }
-  return canonical;
 }
 
-std::vector<ToyTensors> AllShards(const ToyModel& m, const Topology& t) {
-  std::vector<ToyTensors> shards;
-  for (int32_t r = 0; r < t.world; ++r) shards.push_back(ShardTensors(m, t, r));
-  return shards;
+// A small model that predicts further tokens, and a trainer of its with a custom layout.
+constexpr const char* kMiMoConfig =
+    R"({"architectures": ["MiMoForCausalLM"], "hidden_size": 4, "intermediate_size": 8,
+    "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 2,
+    "vocab_size": 6, "tie_word_embeddings": TIED})";
+Result<CompiledPlan> CompilePredicting(const std::string& layout, int32_t pp, bool tied) {
+  std::string model = kMiMoConfig;
+  model.replace(model.find("TIED"), 4, tied ? "true" : "false");
+  return CompilePlan(
+      HfConfig::Parse(model).value(),
+      MegatronConfig::Parse("{\"world\": " + std::to_string(pp) +
+                            ", \"config\": {\"num_layers\": 3, \"mtp_num_layers\": 1, "
+                            "\"pipeline_model_parallel_size\": " +
+                            std::to_string(pp) + ", \"pipeline_model_parallel_layout\": \"" +
+                            layout + "\"}}")
+          .value(),
+      {});
+}
+// Keys of a rank that are not of its decoder layers.
+std::vector<std::string> OtherKeys(const CompiledPlan& compiled, size_t rank) {
+  std::vector<std::string> keys;
+  for (const layout::Param& param : compiled.plan->ranks[rank].params) {
+    if (!MatchesGlob("*.layers.*", param.key)) keys.push_back(param.key);
+  }
+  return keys;
+}
+int64_t PredictingKeys(const CompiledPlan& compiled, size_t rank) {
+  return std::ranges::count_if(compiled.plan->ranks[rank].params, [](const layout::Param& p) {
+    return MatchesGlob("vp*/mtp.layers.0.*", p.key);
+  });
 }
 
-// The shard keys, shapes and dtypes are the plan's, and what it gathers is the model, bit for bit.
-void ExpectRight(const ToyModel& m, const Topology& t, const CompiledPlan& compiled) {
-  const std::vector<ToyTensors> shards = AllShards(m, t);
-  for (int32_t r = 0; r < t.world; ++r) {
-    std::vector<tensor::TensorSpec> specs;
-    for (const auto& [key, tensor] : shards[static_cast<size_t>(r)]) {
-      specs.push_back({key, DType::kF32, tensor.shape()});
+TEST(Prediction, AStageOfItsOwnEmbedsAndLeavesNormAndOutputWhereTheyAre) {
+  const auto compiled = CompilePredicting("Et|tt|m|L", 4, /*tied=*/false);
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  EXPECT_THAT(OtherKeys(*compiled, 0), ElementsAre("vp0/embedding.word_embeddings.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 1), ElementsAre("vp0/decoder.final_layernorm.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 2), ElementsAre("vp0/embedding.word_embeddings.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 3), ElementsAre("vp0/output_layer.weight"));
+  EXPECT_GT(PredictingKeys(*compiled, 2), 0);
+  EXPECT_EQ(PredictingKeys(*compiled, 3), 0);
+  ASSERT_EQ(compiled->replicas.size(), 1u);  // the embedding
+  EXPECT_EQ(compiled->replicas[0].places.size(), 2u);
+}
+
+TEST(Prediction, TheFirstStagesLastChunkEmbedsToo) {
+  const auto compiled = CompilePredicting("Et|tt|m|L", 2, /*tied=*/false);
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  EXPECT_THAT(OtherKeys(*compiled, 0), ElementsAre("vp0/embedding.word_embeddings.weight",
+                                                   "vp1/embedding.word_embeddings.weight"));
+  EXPECT_THAT(OtherKeys(*compiled, 1),
+              ElementsAre("vp0/decoder.final_layernorm.weight", "vp1/output_layer.weight"));
+}
+
+// Megatron allocates the output layer there, and uses the embedding beside it in its place.
+TEST(Prediction, ATiedOutputLayerBesideItIsThereAndNotCompared) {
+  for (const bool together : {true, false}) {
+    const auto compiled = CompilePredicting(together ? "Ett|tmL" : "Ettt||m|L", 2, /*tied=*/true);
+    ASSERT_TRUE(compiled.ok()) << Message(compiled);
+    const std::vector<std::string> keys = OtherKeys(*compiled, 1);
+    const std::string output = together ? "vp0/output_layer.weight" : "vp1/output_layer.weight";
+    EXPECT_EQ(std::ranges::count(keys, output), 1);
+    ASSERT_EQ(compiled->replicas.size(), 1u);
+    for (const layout::Place& p : compiled->replicas[0].places) {
+      const std::string& key = compiled->plan->ranks[static_cast<size_t>(p.rank)]
+                                   .params[static_cast<size_t>(p.param)]
+                                   .key;
+      EXPECT_TRUE(!together || key != output) << key;
     }
-    const auto ignored =
-        CheckShardKeys(compiled.plan->ranks[static_cast<size_t>(r)], specs, RankId{r});
-    ASSERT_TRUE(ignored.ok()) << ignored.error().message;
-  }
-  std::map<std::string, Bytes> expected;
-  for (const auto& [name, tensor] : CanonicalTensors(m)) expected[name] = BytesOf(tensor);
-  ASSERT_EQ(Gather(*compiled.plan, shards), expected);
-}
-
-// Ranks that hold the same shards (one stage, one tensor rank) send about equally much.
-void ExpectBalanced(const Topology& t, const layout::Plan& plan) {
-  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> loads;
-  int64_t largest = 0;
-  for (int32_t r = 0; r < t.world; ++r) {
-    int64_t units = 0;
-    for (const layout::Slice& s : plan.ranks[static_cast<size_t>(r)].slices) {
-      units += s.box.units();
-      largest = std::max(largest, s.box.units());
-    }
-    const layout::Coordinates at = t.At(r);
-    loads[{at.pp, at.tp}].push_back(units);
-  }
-  for (const auto& [group, units] : loads) {
-    const auto [low, high] = std::ranges::minmax(units);
-    EXPECT_LE(high - low, largest) << "stage " << group.first << ", tensor rank " << group.second;
+    EXPECT_EQ(compiled->replicas[0].places.size(), together ? 2u : 3u);
   }
 }
 
-// Every (TP, PP, VPP, DP) up to 4, every family: each element exactly once (ProveCoverage runs in
-// CompilePlan), from the right place, by balanced owners; equal when compiled again, unequal
-// otherwise.
-TEST(Worlds, EverySmallWorldOfEveryFamilyGathersTheModel) {
-  for (ToyModel m : kToys) {
-    std::set<std::string> hashes;
-    int worlds = 0;
-    for (int bits = 0; bits < 4; ++bits) {
-      m.tied = (bits & 1) != 0;
-      m.local_spec = (bits & 2) != 0;
-      for (int32_t tp = 1; tp <= 4; ++tp) {
-        for (int32_t pp = 1; pp <= 4; ++pp) {
-          for (int32_t vpp = 1; vpp <= (pp == 1 ? 1 : 4); ++vpp) {
-            // Spellings and the tie meet every cut; replicas are independent of them.
-            for (int32_t dp = 1; dp <= (bits == 0 ? 4 : 1); ++dp) {
-              m.layers = pp * vpp;
-              const Topology t = World(m.layers, tp, pp, vpp, dp);
-              SCOPED_TRACE(m.architecture + (m.tied ? " tied" : "") +
-                           (m.local_spec ? " local" : "") + " tp " + std::to_string(tp) + " pp " +
-                           std::to_string(pp) + " vpp " + std::to_string(vpp) + " dp " +
-                           std::to_string(dp));
-              const auto compiled = Compile(m, t);
-              ASSERT_TRUE(compiled.ok()) << Message(compiled);
-              ASSERT_NO_FATAL_FAILURE(ExpectRight(m, t, *compiled));
-              ExpectBalanced(t, *compiled->plan);
-              EXPECT_EQ(compiled->hash, Compile(m, t)->hash);
-              hashes.insert(compiled->hash.hex());
-              ++worlds;
-            }
-          }
-        }
+TEST(Prediction, BothSpellingsOfEitherPartArePlanned) {
+  const auto model = HfConfig::Parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {"hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 6,
+    "layer_types": ["full_attention"]},
+    "vision_config": {"depth": 1, "hidden_size": 4, "intermediate_size": 8, "num_heads": 2,
+    "in_channels": 3, "temporal_patch_size": 2, "patch_size": 2, "num_position_embeddings": 4,
+    "out_hidden_size": 4, "spatial_merge_size": 2}})");
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  auto trainer = MegatronConfig::Parse(R"({"world": 1, "config": {"num_layers": 1,
+    "mtp_num_layers": 1, "layernorm_zero_centered_gamma": true, "attention_output_gate": true}})");
+  for (const char* inner : kMtpInners) {
+    for (const char* parent : {"language_model.", ""}) {
+      const std::string module = std::string("vp0/") + parent + "mtp.layers.0.";
+      trainer->mtp = {};
+      trainer->mtp.Learn({{module + inner + ".mlp.linear_fc2.weight", {}, {}}});
+      const auto compiled = CompilePlan(*model, *trainer, {});
+      ASSERT_TRUE(compiled.ok()) << Message(compiled);
+      const std::vector<layout::Param>& params = compiled->plan->ranks[0].params;
+      for (const std::string& key :
+           {module + "enorm.weight", module + inner + ".mlp.linear_fc1.weight"}) {
+        EXPECT_EQ(std::ranges::count(params, key, &layout::Param::key), 1) << key;
       }
     }
-    // With one stage, a tied model has the same... no two worlds may share a hash.
-    EXPECT_EQ(hashes.size(), static_cast<size_t>(worlds));
   }
 }
 
-TEST(Worlds, ContextRanksAndUnevenStagesGatherTheModel) {
-  ToyModel m = kToys[2];
-  m.layers = 7;
-  Topology t = World(7, 2, 3, 1, 2, 2);
-  t.layers_in_first_stage = 1;
-  t.layers_in_last_stage = 2;
-  MegatronConfig trainer = TrainerOf(m, World(7, 1));
-  trainer.topology = t;
-  const auto compiled = CompilePlan(ModelOf(m), trainer, {});
-  ASSERT_TRUE(compiled.ok()) << Message(compiled);
-  ExpectRight(m, t, *compiled);
-  ExpectBalanced(t, *compiled->plan);
+TEST(Vocabulary, TheCopyWhereFurtherTokensArePredictedTellsToo) {
+  const auto trainer = MegatronConfig::Parse(
+      R"({"world": 2, "config": {"num_layers": 3, "mtp_num_layers": 1,
+      "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et|tt|m|L"}})");
+  EXPECT_EQ(VocabRowsOf(kMiMo, *trainer,
+                        {{"vp1/embedding.word_embeddings.weight", DType::kBf16, {8, 4}}}),
+            8);
 }
 
 TEST(Owners, ReplicasOfALargeModelShareItsBytesEvenly) {
@@ -310,29 +300,30 @@ TEST(FieldReports, N2AnotherSpellingIsRefusedWithAllUnknownNames) {
 }
 
 constexpr std::string_view kNestedArchitectures[] = {"NestedForTest"};
-constexpr Rule kNestedRules[] = {
+constexpr Rule kNestedEmbedding[] = {
     {.name = "embedding.word_embeddings.weight",
-     .holder = Holder::kFirstStage,
      .cut = Cut::kVocabRows,
-     .outputs = {{"model.language_model.embed_tokens.weight",
-                  {Dim::kVocab},
-                  Extent{Dim::kHidden}}}},
-    {.name = "decoder.layers.*.router.expert_bias",
-     .fp32 = true,
-     .outputs = {{"model.layers.*.gate.bias", {Dim::kHidden}}}},
-    {.name = "decoder.layers.*.norm.weight",
-     .map = layout::ValueMap::kAddOneBf16,
-     .outputs = {{"model.layers.*.norm.weight", {Dim::kHidden}}}},
-    {.name = "decoder.layers.*.wide.weight",
-     .map = layout::ValueMap::kWidenToF32,
-     .outputs = {{"model.layers.*.wide.weight", {Dim::kHidden}}}},
+     .outputs = {{"embed_tokens.weight", {Dim::kVocab, Dim::kHidden}}}},
 };
+constexpr Rule kNestedRules[] = {
+    {.name = "router.expert_bias", .fp32 = true, .outputs = {{"gate.bias", {Dim::kHidden}}}},
+    {.name = "norm.weight",
+     .map = layout::ValueMap::kAddOneBf16,
+     .outputs = {{"norm.weight", {Dim::kHidden}}}},
+    {.name = "wide.weight",
+     .map = layout::ValueMap::kWidenToF32,
+     .outputs = {{"wide.weight", {Dim::kHidden}}}},
+};
+constexpr std::span<const Rule> kNestedFirst[] = {kNestedEmbedding};
 constexpr std::span<const Rule> kNestedGroups[] = {kNestedRules};
+constexpr Stack kNestedStacks[] = {
+    {Holder::kFirstStage, "", "model.language_model.", kNestedFirst},
+    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kNestedGroups},
+};
 constexpr Family kNested = {
     .name = "nested",
     .architectures = kNestedArchitectures,
-    .rules = kNestedGroups,
-    .refused = {},
+    .stacks = kNestedStacks,
     .tied_alias = "lm_head.weight",
     .tied_to = "model.language_model.embed_tokens.weight",
 };
@@ -483,7 +474,7 @@ TEST(Refused, WhatHasNoRuleIsNamed) {
   const ToyModel m = kToys[0];
   const Topology t = World(m.layers, 2);
   MegatronConfig trainer = TrainerOf(m, t);
-  trainer.unsupported = {"num_moe_experts = 8", "attention_output_gate = true"};
+  trainer.settings = {{"num_moe_experts", "8"}, {"attention_output_gate", "true"}};
   EXPECT_THAT(Message(CompilePlan(ModelOf(m), trainer, {})),
               AllOf(HasSubstr("num_moe_experts = 8"), HasSubstr("attention_output_gate")));
   HfConfig model = ModelOf(m);
@@ -491,9 +482,9 @@ TEST(Refused, WhatHasNoRuleIsNamed) {
   EXPECT_THAT(Message(CompilePlan(model, TrainerOf(m, t), {})),
               HasSubstr("config.json's attention_bias"));
   model = ModelOf(m);
-  model.architectures = {"GptOssForCausalLM"};
+  model.architectures = {"Grok1ForCausalLM"};
   EXPECT_THAT(Message(CompilePlan(model, TrainerOf(m, t), {})),
-              AllOf(HasSubstr("no family for architecture GptOssForCausalLM"),
+              AllOf(HasSubstr("no family for architecture Grok1ForCausalLM"),
                     HasSubstr("LlamaForCausalLM")));
   trainer = TrainerOf(m, t);
   trainer.topology.ep = 2;

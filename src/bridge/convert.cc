@@ -7,7 +7,9 @@
 
 #include "base/task_pool.h"
 #include "base/text.h"
+#include "bridge/compile_plan.h"
 #include "bridge/families/families.h"
+#include "bridge/raw/raw.h"
 #include "bridge/shard_dir.h"
 #include "layout/gather.h"
 #include "tensor/hf_directory.h"
@@ -54,16 +56,16 @@ Status FindParams(const layout::Plan& plan, Sources* sources, std::vector<std::s
 Status CheckReplicas(const CompiledPlan& compiled, const Sources& sources, int threads) {
   const std::vector<ReplicaSet>& sets = compiled.replicas;
   std::vector<std::vector<std::string>> faults(sets.size());
-  const auto name = [&](const Place& p) {
+  const auto name = [&](const layout::Place& p) {
     const layout::RankPlan& rank = compiled.plan->ranks[static_cast<size_t>(p.rank)];
     return "rank " + std::to_string(p.rank) + " " + rank.params[static_cast<size_t>(p.param)].key;
   };
-  const auto bytes = [&](const Place& p) {
+  const auto bytes = [&](const layout::Place& p) {
     return sources.params[static_cast<size_t>(p.rank)][static_cast<size_t>(p.param)];
   };
   WC_TRY(ParallelFor(sets.size(), threads, [&](size_t i, int) -> Status {
-    const Place& first = sets[i].places.front();
-    for (const Place& other : sets[i].places) {
+    const layout::Place& first = sets[i].places.front();
+    for (const layout::Place& other : sets[i].places) {
       const auto n = static_cast<size_t>(sets[i].bytes);
       if (std::memcmp(bytes(first).data(), bytes(other).data(), n) == 0) continue;
       faults[i].push_back(name(other) + " differs from its replica " + name(first));
@@ -174,6 +176,19 @@ Status CheckFree(os::Fs& fs, const std::string& out) {
   return Error{Code::kConflict, out + ": is there already; give a new or empty directory"};
 }
 
+// The plan; padding of the vocabulary is told by the shards.
+Result<CompiledPlan> Compile(Mode mode, const ShardDir& dir, const std::vector<ShardFile>& shards,
+                             CompileOptions options) {
+  const Family* family = mode == Mode::kRaw ? nullptr : WC_TRY(FindFamily(dir.model));
+  for (const ShardFile& shard : shards) {
+    if (options.vocab_rows > 0) break;
+    options.vocab_rows = family == nullptr ? RawVocabRowsOf(dir.trainer, shard.specs())
+                                           : VocabRowsOf(*family, dir.trainer, shard.specs());
+  }
+  if (family == nullptr) return CompileRaw(dir.model, dir.trainer, options);
+  return CompilePlanFor(*family, dir.model, dir.trainer, options);
+}
+
 // Writes everything to a sibling first, then gives it its name.
 Result<int64_t> WriteDirectory(os::Fs& fs, const std::string& out, const std::string& side_files,
                                const tensor::Inventory& inventory, Writer& writer) {
@@ -197,12 +212,12 @@ Result<int64_t> WriteDirectory(os::Fs& fs, const std::string& out, const std::st
 Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const std::string& out,
                                     const ConvertOptions& options) {
   WC_TRY(CheckFree(fs, out));
-  const ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
-  const Family* family = WC_TRY(FindFamily(dir.model));
+  ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
+  for (const ShardFile& file : sources.files) dir.trainer.mtp.Learn(file.specs());
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
-  compile.vocab_rows = VocabRowsOf(*family, dir.trainer, sources.files[0].specs());
+  compile.expert_layout = options.expert_layout;
   if (!options.reference.empty()) {
     sources.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, options.reference).With(options.reference));
@@ -211,7 +226,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
     compile.reference = sources.reference->inventory();
   }
   ConvertReport report;
-  report.compiled = WC_TRY(CompilePlan(dir.model, dir.trainer, compile).With(shards));
+  report.compiled = WC_TRY(Compile(options.mode, dir, sources.files, compile).With(shards));
   const layout::Plan& plan = *report.compiled.plan;
   WC_TRY(FindParams(plan, &sources, &report.ignored));
   if (options.check_replicas) WC_TRY(CheckReplicas(report.compiled, sources, options.threads));

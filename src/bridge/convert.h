@@ -1,22 +1,28 @@
 // Shards of all ranks to an ordinary Hugging Face directory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "base/units.h"
-#include "bridge/compile_plan.h"
+#include "bridge/compiled_plan.h"
 #include "os/fs.h"
 
 namespace weightcast::bridge {
 
+// How the plan is made: by the families' rules, or by converters written by hand, which must agree.
+enum class Mode : uint8_t { kBridge, kRaw };
+
 struct ConvertOptions {
+  Mode mode = Mode::kBridge;
   std::string config;     // config.json; default ../hf_source/config.json beside the shards
   std::string reference;  // a checkpoint directory whose tensors the result must have
   std::vector<std::string> carry;
   std::vector<std::string> ignore;
+  ExpertLayout expert_layout = ExpertLayout::kAuto;
   bool check_replicas = true;  // compare the bytes of what several ranks hold
   int threads = 0;             // 0: all CPUs
   int64_t file_bytes_max = 5 * kGiB;
@@ -32,8 +38,8 @@ struct ConvertReport {
 // Writes `out` in one step: weight files, the index if there are several, and the side files beside
 // the reference (else beside config.json). Memory: mappings only. Not synced: the death of the host
 // may leave a part.
-// Errors: kConflict if `out` holds anything; as CompilePlan and CheckShardKeys, of all ranks at
-// once; kDataLoss naming every replica that differs.
+// Errors: kConflict if `out` holds anything; as CompilePlan (or CompileRaw) and CheckShardKeys, of
+// all ranks at once; kDataLoss naming every replica that differs.
 Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const std::string& out,
                                     const ConvertOptions& options);
 

@@ -110,8 +110,8 @@ TEST_F(Convert, SeveralWeightFilesGetAnIndex) {
 TEST_F(Convert, ReportsWhatItIgnoresByDeclaredRule) {  // D5
   topology_.world = 2;                                 // two replicas
   WriteShards([](int32_t rank, ToyTensors& shard) {
-    if (rank == 1) shard["vp0/rotary_pos_emb.cos"] = {4, 1, true, {1, 2, 3, 4}};
-    shard["vp0/my.cache"] = {1, 1, true, {7}};
+    if (rank == 1) shard["vp0/rotary_pos_emb.cos"] = {{4}, {1, 2, 3, 4}};
+    shard["vp0/my.cache"] = {{1}, {7}};
   });
   EXPECT_THAT(Message(Run()), AllOf(HasSubstr("shard of rank 0"), HasSubstr("shard of rank 1"),
                                     HasSubstr("unknown: vp0/my.cache")));
@@ -125,9 +125,7 @@ TEST_F(Convert, FaultyRanksAreListedTogetherAndNothingIsWritten) {
   topology_.tp = topology_.world = 2;
   WriteShards([](int32_t rank, ToyTensors& shard) {
     if (rank == 0) shard.erase("vp0/decoder.final_layernorm.weight");
-    if (rank == 1)
-      shard["vp0/decoder.layers.0.mlp.linear_fc2.weight"].rows = 12,
-      shard["vp0/decoder.layers.0.mlp.linear_fc2.weight"].cols = 6;
+    if (rank == 1) shard["vp0/decoder.layers.0.mlp.linear_fc2.weight"].dims = {12, 6};
   });
   const auto report = Run();
   ASSERT_FALSE(report.ok());
@@ -176,7 +174,7 @@ TEST_F(Convert, G5AReplicaThatDiffersIsNamed) {
 TEST_F(Convert, CarriedTensorsComeFromTheReference) {
   WriteShards();
   ToyTensors reference = CanonicalTensors(model_);
-  reference["mtp.x"] = {2, 2, false, {1, 2, 3, 4}};
+  reference["mtp.x"] = {{2, 2}, {1, 2, 3, 4}};
   WriteTensors("/ref/model.safetensors", reference);
   WriteText("/ref/special.json", "{}");
   EXPECT_THAT(Message(Run({.reference = "/ref"})), HasSubstr("mtp.x"));
@@ -195,6 +193,30 @@ TEST_F(Convert, ThePaddingIsReadOffTheShards) {
   const auto report = Run();
   ASSERT_TRUE(report.ok()) << Message(report);
   ExpectModel();
+}
+
+TEST_F(Convert, WithoutRulesWritesTheSame) {
+  topology_.tp = topology_.pp = 2;
+  topology_.world = 8;
+  model_.tied = true;
+  WriteShards();
+  const auto bridge = Run();
+  ASSERT_TRUE(bridge.ok()) << Message(bridge);
+  ASSERT_TRUE(fs().RemoveTree("/out/hf").ok());
+  const auto raw = Run({.mode = Mode::kRaw});
+  ASSERT_TRUE(raw.ok()) << Message(raw);
+  EXPECT_EQ(raw->compiled.hash, bridge->compiled.hash);
+  EXPECT_EQ(raw->bytes, bridge->bytes);
+  ExpectModel();
+}
+
+TEST_F(Convert, WithoutRulesAReplicaThatDiffersIsNamed) {
+  topology_.tp = topology_.world = 2;
+  WriteShards([](int32_t rank, ToyTensors& shard) {
+    if (rank == 1) shard["vp0/decoder.final_layernorm.weight"].bits[2] ^= 1;
+  });
+  EXPECT_THAT(Message(Run({.mode = Mode::kRaw})),
+              HasSubstr("rank 1 vp0/decoder.final_layernorm.weight differs"));
 }
 
 TEST_F(Convert, AnOutputThatIsThereIsAConflict) {

@@ -1,18 +1,22 @@
 #include "bridge/expand.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <string>
+#include <utility>
 
 namespace weightcast::bridge {
 namespace {
 
-// Rows [first, first + rows) of an output, lying at row `at` of the whole (uncut) parameter, or of
-// the shard for Fusion::kPerRank.
+// Rows first, first + step, ... of an output, `rows` of them, lying at row `at` of their section,
+// then of the shard.
 struct Run {
-  int32_t output;
-  int64_t first;
-  int64_t rows;
-  int64_t at;
+  int32_t output = 0;
+  int64_t first = 0;
+  int64_t step = 1;
+  int64_t rows = 0;
+  int64_t at = 0;
 };
 
 Status CheckDivides(const Rule& rule, const char* what, int64_t n, int64_t by,
@@ -23,96 +27,161 @@ Status CheckDivides(const Rule& rule, const char* what, int64_t n, int64_t by,
                                        std::to_string(by)};
 }
 
-// The runs of which the parameter's rows are made, in the order in which they lie.
-std::vector<Run> RunsOf(const Rule& rule, const Dims& dims) {
-  const auto outputs = rule.used_outputs();
-  const int64_t groups = rule.fusion == Fusion::kPerKvHead ? dims[Dim::kKvHeads] : 1;
+// The runs of which a section's rows are made, in the order in which they lie.
+std::vector<Run> RunsOf(const Section& section, const Dims& dims) {
   std::vector<Run> runs;
   int64_t at = 0;
-  for (int64_t g = 0; g < groups; ++g) {
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      const int64_t rows = dims(outputs[o].rows) / groups;
-      runs.push_back({static_cast<int32_t>(o), g * rows, rows, at});
-      at += rows;
+  for (int64_t g = 0; g < dims[section.groups]; ++g) {
+    for (const Part& part : section.parts) {
+      if (!part.rows.given()) break;
+      const int64_t rows = dims(part.rows);
+      const int64_t blocks = dims[part.blocks];
+      const int64_t stride = part.stride.given() ? dims(part.stride) : rows * part.step;
+      for (int64_t b = g * blocks; b < (g + 1) * blocks; ++b) {
+        runs.push_back({part.output, dims(part.base) + b * stride, part.step, rows, at});
+        at += rows;
+      }
     }
   }
   return runs;
 }
 
-// The part of `run` inside rows [from, from + rows) of the whole parameter, relative to `from`.
+int64_t EndOf(const std::vector<Run>& runs) { return runs.back().at + runs.back().rows; }
+
+// The part of `run` inside rows [from, from + rows) of its section, relative to `from`.
 Run Clip(const Run& run, int64_t from, int64_t rows) {
   const int64_t begin = std::max(run.at, from);
   const int64_t end = std::min(run.at + run.rows, from + rows);
-  return {run.output, run.first + begin - run.at, std::max<int64_t>(0, end - begin), begin - from};
+  return {run.output, run.first + (begin - run.at) * run.step, run.step,
+          std::max<int64_t>(0, end - begin), begin - from};
 }
 
-// Each output's equal part, one after the other.
-Result<std::vector<Run>> PerRankRuns(const Rule& rule, const Dims& dims, int32_t parts,
-                                     int32_t index) {
-  std::vector<Run> runs;
-  int64_t at = 0;
-  const auto outputs = rule.used_outputs();
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    const int64_t rows = dims(outputs[o].rows);
-    WC_TRY(CheckDivides(rule, "rows", rows, parts, "tensor parallel size"));
-    runs.push_back({static_cast<int32_t>(o), index * (rows / parts), rows / parts, at});
-    at += rows / parts;
-  }
-  return runs;
-}
+// All rows of the one output, as a section.
+Section Plain(const Rule& rule) { return {.parts = {{.rows = rule.outputs[0].shape[0]}}}; }
 
-}  // namespace
+struct Cutter {
+  const Rule& rule;
+  const Dims& dims;
+  const TensorCut& cut;
+  int32_t parts;  // of rows
+  int32_t index;
+  std::vector<Run> runs = {};
+  int64_t rows = 0;
 
-int32_t ShardsOf(const Rule& rule, const TensorCut& cut) {
-  return rule.cut == Cut::kReplicated ? 1 : cut.ranks;
-}
-
-Result<Shard> ExpandRule(const Rule& rule, const Dims& dims, const TensorCut& cut, int32_t index) {
-  const auto outputs = rule.used_outputs();
-  const int32_t parts = ShardsOf(rule, cut);
-  int64_t cols = outputs[0].cols ? dims(*outputs[0].cols) : 1;
-  int64_t first_col = 0;
-  if (rule.cut == Cut::kCols) {
-    WC_TRY(CheckDivides(rule, "columns", cols, parts, "tensor parallel size"));
-    cols /= parts;
-    first_col = index * cols;
-  }
-
-  std::vector<Run> runs;
-  int64_t rows = 0;  // of the shard
-  if (rule.fusion == Fusion::kPerRank) {
-    runs = WC_TRY(PerRankRuns(rule, dims, parts, index));
-    rows = runs.back().at + runs.back().rows;
-  } else {
-    const std::vector<Run> whole = RunsOf(rule, dims);
-    const int64_t real = whole.back().at + whole.back().rows;
+  // The index-th of `parts` equal parts of a section, below what is there already.
+  Status Add(const Section& section) {
+    const std::vector<Run> whole = RunsOf(section, dims);
+    const int64_t real = EndOf(whole);
     const int64_t all = rule.cut == Cut::kVocabRows ? cut.vocab_rows : real;
     if (all < real) {
       return Error{Code::kInvalidData, std::string(rule.name) + ": padded to " +
                                            std::to_string(all) + " rows, fewer than the model's " +
                                            std::to_string(real)};
     }
-    const int64_t row_parts = rule.cut == Cut::kCols ? 1 : parts;
-    WC_TRY(CheckDivides(rule, "rows", all, row_parts, "tensor parallel size"));
-    rows = all / row_parts;
-    const int64_t from = rule.cut == Cut::kCols ? 0 : index * rows;
+    WC_TRY(
+        CheckDivides(rule, "rows", all, parts,
+                     rule.per_expert() ? "expert tensor parallel size" : "tensor parallel size"));
+    const int64_t mine = all / parts;
     for (const Run& run : whole) {
-      const Run part = Clip(run, from, rows);
-      if (part.rows > 0) runs.push_back(part);
+      Run part = Clip(run, index * mine, mine);
+      if (part.rows == 0) continue;
+      part.at += rows;
+      runs.push_back(part);
     }
-    std::ranges::stable_sort(runs, {}, &Run::output);
+    rows += mine;
+    return Ok();
   }
+};
 
+int64_t RowsPerUnit(const tensor::Shape& shape) {
+  if (shape.size() < 3) return 1;
+  return std::accumulate(shape.begin() + 1, shape.end() - 1, int64_t{1}, std::multiplies());
+}
+
+// The run as pieces; two where the halves of the columns are swapped.
+void AddPieces(const Rule& rule, const Run& run, int64_t inner, int64_t first_col, int64_t cols,
+               std::vector<Piece>* pieces) {
+  WC_CHECK(run.step == 1 || inner == 1);
+  Piece piece;
+  piece.output = run.output;
+  piece.box = {run.first * inner, run.rows * inner, run.step, first_col, cols, 1};
+  piece.source = run.at * inner * cols;
+  piece.row_stride = cols;
+  if (!rule.halves_swapped) return pieces->push_back(piece);
+  const int64_t half = cols / 2;
+  piece.box.cols = half;
+  for (const int64_t from : {half, int64_t{0}}) {  // in the order of the output
+    Piece part = piece;
+    part.box.col = half - from;
+    part.source += from;
+    pieces->push_back(part);
+  }
+}
+
+// Rows become columns.
+void Transpose(Piece* piece) {
+  std::swap(piece->box.row, piece->box.col);
+  std::swap(piece->box.rows, piece->box.cols);
+  std::swap(piece->box.row_step, piece->box.col_step);
+  std::swap(piece->row_stride, piece->col_stride);
+}
+
+}  // namespace
+
+int32_t ShardsOf(const Rule& rule, const Dims& dims, const TensorCut& cut) {
+  if (rule.cut == Cut::kReplicated) return 1;
+  if (rule.cut != Cut::kKvRows) return cut.ranks;
+  return static_cast<int32_t>(std::min<int64_t>(cut.ranks, dims[Dim::kKvHeads]));
+}
+
+tensor::Shape ShapeOf(const Rule& rule, const Output& output, const Dims& dims) {
+  tensor::Shape shape;
+  if (output.packed) shape.push_back(dims[Dim::kExperts]);
+  for (const Extent& extent : output.shape) {
+    if (extent.given()) shape.push_back(dims(extent));
+  }
+  if (rule.transposed) std::swap(shape[shape.size() - 2], shape.back());
+  return shape;
+}
+
+Result<Shard> ExpandRule(const Rule& rule, const Dims& dims, const TensorCut& cut, int32_t index) {
+  const int32_t parts = ShardsOf(rule, dims, cut);
+  WC_TRY(CheckDivides(rule, "tensor ranks", cut.ranks, parts, "KV heads"));
   Shard shard;
-  shard.shape = outputs[0].cols ? tensor::Shape{rows, cols} : tensor::Shape{rows};
-  for (const Run& run : runs) {
-    Piece piece;
-    piece.output = run.output;
-    piece.box = {run.first, run.rows, 1, first_col, cols, 1};
-    piece.source = run.at * cols;
-    piece.row_stride = cols;
-    shard.pieces.push_back(piece);
-    shard.real_units += run.rows * cols;
+  for (const Extent& extent : rule.outputs[0].shape) {
+    if (extent.given()) shard.shape.push_back(dims(extent));
+  }
+  const bool vector = shard.shape.size() == 1;
+  const int64_t inner = RowsPerUnit(shard.shape);
+  int64_t cols = vector ? 1 : shard.shape.back();
+  int64_t first_col = 0;
+  if (rule.cut == Cut::kCols) {
+    WC_TRY(
+        CheckDivides(rule, "columns", cols, parts,
+                     rule.per_expert() ? "expert tensor parallel size" : "tensor parallel size"));
+    cols /= parts;
+    first_col = index * cols;
+  }
+  if (!vector) shard.shape.back() = cols;
+
+  const bool whole = rule.cut == Cut::kCols;
+  Cutter cutter{rule, dims, cut, whole ? 1 : parts, whole ? 0 : index};
+  if (rule.rows == nullptr) {
+    WC_TRY(cutter.Add(Plain(rule)));
+  } else {
+    for (const Section& section : rule.rows->sections) {
+      if (section.parts[0].rows.given()) WC_TRY(cutter.Add(section));
+    }
+  }
+  shard.shape[0] = cutter.rows;
+  std::ranges::stable_sort(cutter.runs, {}, &Run::output);
+  for (const Run& run : cutter.runs) {
+    AddPieces(rule, run, inner, first_col, cols, &shard.pieces);
+    shard.real_units += run.rows * inner * cols;
+  }
+  for (Piece& piece : shard.pieces) {
+    const bool packed_vector = vector && rule.outputs[static_cast<size_t>(piece.output)].packed;
+    if (rule.transposed || packed_vector) Transpose(&piece);
   }
   return shard;
 }

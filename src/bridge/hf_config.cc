@@ -1,5 +1,7 @@
 #include "bridge/hf_config.h"
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "base/text.h"
 
@@ -8,15 +10,33 @@ namespace {
 
 Error Bad(std::string what) { return {Code::kInvalidData, "config.json: " + std::move(what)}; }
 
-// Whole numbers and flags of one level; what is there already stands.
-void Collect(const Json& object, HfConfig* config) {
-  for (const auto& [key, value] : object.items()) {
+// Numbers above 63 bits are no sizes; what needs the key will miss it.
+bool IsInt(const Json& value) {
+  return value.is_number_integer() &&
+         (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+}
+
+// Whole numbers, flags and lists of one level; what is there already stands.
+void Collect(const Json& object, const std::string& prefix, HfConfig* config) {
+  for (const auto& [name, value] : object.items()) {
+    const std::string key = prefix + name;
     if (value.is_boolean()) config->flags.emplace(key, value.get<bool>());
-    // Numbers above 63 bits are no sizes; what needs the key will miss it.
-    const bool fits = value.is_number_integer() &&
-                      (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
-    if (fits) config->ints.emplace(key, value.get<int64_t>());
+    if (IsInt(value)) config->ints.emplace(key, value.get<int64_t>());
+    if (!value.is_array()) continue;
+    if (std::ranges::all_of(value, IsInt)) {
+      config->int_lists.emplace(key, value.get<std::vector<int64_t>>());
+    } else if (std::ranges::all_of(value, [](const Json& v) { return v.is_string(); })) {
+      config->name_lists.emplace(key, value.get<std::vector<std::string>>());
+    }
   }
+}
+
+// A level of its own, if it is there.
+Result<const Json*> Nested(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  if (it == json.end() || it->is_null()) return nullptr;
+  if (it->is_object()) return &*it;
+  return Bad(std::string(key) + ": expected an object, found " + it->type_name());
 }
 
 Status ReadArchitectures(const Json& json, HfConfig* config) {
@@ -73,7 +93,7 @@ Result<HfConfig> HfConfig::Parse(std::string_view text) {
       ParseJson(text, {.bytes_max = static_cast<size_t>(kHfConfigBytesMax)}).With("config.json"));
   HfConfig config;
   WC_TRY(ReadArchitectures(json, &config));
-  Collect(json, &config);
+  Collect(json, "", &config);
   WC_TRY(ReadDtype(json, &config));
   if (const Json* tie = FirstOf(json, {"tie_word_embeddings"})) {
     if (!tie->is_boolean())
@@ -84,12 +104,12 @@ Result<HfConfig> HfConfig::Parse(std::string_view text) {
       version && version->is_string()) {
     config.transformers_version = version->get<std::string>();
   }
-  if (const Json* nested = FirstOf(json, {"text_config"})) {
-    if (!nested->is_object()) {
-      return Bad("text_config: expected an object, found " + std::string(nested->type_name()));
-    }
-    Collect(*nested, &config);
+  if (const Json* nested = WC_TRY(Nested(json, "text_config"))) {
+    Collect(*nested, "", &config);
     WC_TRY(ReadDtype(*nested, &config));
+  }
+  if (const Json* nested = WC_TRY(Nested(json, "vision_config"))) {
+    Collect(*nested, "vision_config.", &config);
   }
   return config;
 }

@@ -22,9 +22,13 @@ struct HfConfig {
   std::string transformers_version;
   // Only the top level counts: a nested text_config repeats a default of its own.
   std::optional<bool> tie_word_embeddings;
-  // Every whole number and flag of the top level, else of "text_config". null means absent.
+  // Every whole number and flag, and lists of whole numbers or of names, of the top level, else of
+  // "text_config"; those of "vision_config" below its name: "vision_config.depth". null means
+  // absent.
   std::map<std::string, int64_t, std::less<>> ints;
   std::map<std::string, bool, std::less<>> flags;
+  std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;
+  std::map<std::string, std::vector<std::string>, std::less<>> name_lists;
 
   std::optional<int64_t> Int(std::string_view key) const;
   bool Flag(std::string_view key) const;  // absent is false

@@ -12,12 +12,12 @@ bool ParseConfig(ByteSpan input) {
   const auto config = HfConfig::Parse(AsText(input));
   if (!config.ok()) return false;
   WC_CHECK(!config->architectures.empty());
-  const auto dims = ReadDims(*config);
-  if (!dims.ok()) return true;
-  WC_CHECK((*dims)({Dim::kHeads, Dim::kHeadDim}) > 0);
-  WC_CHECK((*dims)[Dim::kHeads] % (*dims)[Dim::kKvHeads] == 0);
+  const auto dims = ReadDims(*config, DimSet().set());
   const auto family = FindFamily(*config);
   WC_CHECK(family.ok() || family.error().code == Code::kInvalidData);
+  if (!dims.ok()) return true;
+  for (const int64_t size : dims->values) WC_CHECK(size > 0);
+  WC_CHECK((*dims)[Dim::kHeads] % (*dims)[Dim::kKvHeads] == 0);
   return true;
 }
 

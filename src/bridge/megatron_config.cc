@@ -1,5 +1,6 @@
 #include "bridge/megatron_config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -10,6 +11,7 @@
 namespace weightcast::bridge {
 namespace {
 
+using layout::kLayersMax;
 using layout::Topology;
 
 Error Bad(std::string what) { return {Code::kInvalidData, "topology.json: " + std::move(what)}; }
@@ -18,12 +20,8 @@ Error Bad(std::string what) { return {Code::kInvalidData, "topology.json: " + st
 constexpr int64_t kSizeMax = int64_t{1} << 31;
 
 // Settings that change what a shard holds: by the plain rules such shards would give wrong weights
-// in silence. These are the values that change nothing.
-struct Supported {
-  const char* key;
-  const char* values;  // as JSON, separated by '|'; null and absent are always fine
-};
-constexpr Supported kSupported[] = {
+// in silence. These are the values that change nothing; a family may have others.
+constexpr Setting kUsual[] = {
     {"layernorm_zero_centered_gamma", "false"},
     {"attention_output_gate", "false"},
     {"multi_latent_attention", "false"},
@@ -34,22 +32,11 @@ constexpr Supported kSupported[] = {
     {"tensor_parallel_num_weight_shards", "1"},
     {"num_moe_experts", ""},
     {"mtp_num_layers", "0"},
-    {"pipeline_model_parallel_layout", ""},
     {"transformer_impl", "\"transformer_engine\"|\"local\""},
 };
 
-std::vector<std::string> Unsupported(const Json& config) {
-  std::vector<std::string> found;
-  for (const Supported& setting : kSupported) {
-    const auto it = config.find(setting.key);
-    if (it == config.end() || it->is_null()) continue;
-    const std::string value = it->dump();
-    if (std::string("|").append(setting.values).append("|").find("|" + value + "|") ==
-        std::string::npos) {
-      found.push_back(std::string(setting.key) + " = " + value);
-    }
-  }
-  return found;
+bool IsSize(const Json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX;
 }
 
 // An integer that may be absent or null.
@@ -86,6 +73,25 @@ constexpr Size kSizes[] = {
     {"num_layers_in_last_pipeline_stage", &Topology::layers_in_last_stage},
 };
 
+constexpr const char* kLayout = "pipeline_model_parallel_layout";
+
+// Number of chunks a stage where only the layout says it. What does not fit is Topology::Check's.
+Status ReadLayout(const Json& config, Topology* t) {
+  const auto it = config.find(kLayout);
+  if (it == config.end() || it->is_null()) return Ok();
+  if (!it->is_string() && !it->is_array()) {
+    return Bad(std::string(kLayout) + ": expected a text or a list of lists, found " +
+               it->type_name());
+  }
+  const std::string text = it->is_string() ? it->get<std::string>() : it->dump();
+  t->layout = WC_TRY(layout::ParsePipelineLayout(text).With("topology.json"));
+  const auto chunks = static_cast<int32_t>(t->layout.size());
+  const auto vpp = config.find("virtual_pipeline_model_parallel_size");
+  const bool given = vpp != config.end() && !vpp->is_null();
+  if (!given && t->pp > 0) t->vpp = std::max(1, chunks / t->pp);
+  return Ok();
+}
+
 Status ReadTopology(const Json& json, const Json& config, Topology* t) {
   const auto narrow = [](int64_t v) {
     return static_cast<int32_t>(std::min<int64_t>(v, INT32_MAX));
@@ -96,6 +102,7 @@ Status ReadTopology(const Json& json, const Json& config, Topology* t) {
     if (value) t->*size.field = narrow(*value);
   }
   if (t->etp == 0) t->etp = t->tp;
+  WC_TRY(ReadLayout(config, t));
   t->world = narrow(WC_TRY(JsonInt(json, "world").With("topology.json")));
   t->account_for_embedding =
       WC_TRY(OptionalFlag(config, "account_for_embedding_in_pipeline_split"));
@@ -112,6 +119,37 @@ Result<int64_t> ReadPaddedVocab(const Json& config, int32_t tp) {
   if (!vocab || !divisor || *divisor == 0) return int64_t{0};
   const int64_t multiple = *divisor * tp;
   return (*vocab + multiple - 1) / multiple * multiple;
+}
+
+// The modules that predict further tokens.
+Status ReadPrediction(const Json& config, MegatronConfig* trainer) {
+  const auto count = WC_TRY(OptionalInt(config, "mtp_num_layers"));
+  trainer->mtp_layers = static_cast<int32_t>(std::min<int64_t>(count.value_or(0), kLayersMax));
+  trainer->norm_with_last_layer = count.has_value();
+  if (trainer->topology.layout.empty()) return Ok();
+  int32_t placed = 0;
+  for (const layout::PipelineChunk& chunk : trainer->topology.layout) placed += chunk.mtp_layers;
+  if (placed == trainer->mtp_layers) return Ok();
+  return Bad(std::string(kLayout) + " has " + std::to_string(placed) +
+             " prediction modules (m), expected mtp_num_layers " +
+             std::to_string(trainer->mtp_layers));
+}
+
+Result<MtpSpelling> ReadMtpSpelling(const Json& json) {
+  constexpr const char* kInner = "mtp_inner";
+  constexpr const char* kAtRoot = "mtp_at_root";
+  MtpSpelling spelling;
+  if (const auto it = json.find(kInner); it != json.end() && !it->is_null()) {
+    spelling.inner = WC_TRY(JsonString(json, kInner).With("topology.json"));
+    if (std::ranges::count(kMtpInners, spelling.inner) == 0) {
+      return Bad(std::string(kInner) + ": expected " + kMtpInners[0] + " or " + kMtpInners[1] +
+                 ", found " + Quoted(spelling.inner));
+    }
+  }
+  if (const auto it = json.find(kAtRoot); it != json.end() && !it->is_null()) {
+    spelling.at_root = WC_TRY(JsonBool(json, kAtRoot).With("topology.json"));
+  }
+  return spelling;
 }
 
 struct Recorded {
@@ -165,16 +203,38 @@ void CompareLayers(const Topology& topology, int32_t pp, const Json& layers,
 
 }  // namespace
 
+void MtpSpelling::Learn(const std::vector<tensor::TensorSpec>& shard) {
+  for (const tensor::TensorSpec& spec : shard) {
+    if (!MatchesGlob("vp*mtp.layers.*", spec.name)) continue;
+    if (!at_root) at_root = MatchesGlob("vp*/mtp.layers.*", spec.name);
+    for (const char* name : kMtpInners) {
+      const std::string pattern = std::string("vp*mtp.layers.*.") + name + ".*";
+      if (inner.empty() && MatchesGlob(pattern, spec.name)) inner = name;
+    }
+  }
+}
+
 Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   const Json json = WC_TRY(
       ParseJson(text, {.bytes_max = static_cast<size_t>(kTopologyBytesMax)}).With("topology.json"));
   const Json* settings = WC_TRY(JsonObject(json, "config").With("topology.json"));
   MegatronConfig config;
-  config.unsupported = Unsupported(*settings);
+  for (const Setting& setting : kUsual) {
+    const auto it = settings->find(setting.key);
+    if (it == settings->end() || it->is_null()) continue;
+    config.settings.emplace(setting.key, it->dump());
+  }
   WC_TRY(ReadTopology(json, *settings, &config.topology));
   config.padded_vocab = WC_TRY(ReadPaddedVocab(*settings, config.topology.tp));
   const auto impl = settings->find("transformer_impl");
   config.local_spec = impl != settings->end() && *impl == "local";
+  const auto bias = settings->find("moe_router_enable_expert_bias");
+  config.router_bias = bias == settings->end() || *bias != false;
+  const auto grouped = settings->find("moe_grouped_gemm");
+  config.sequential_experts =
+      config.local_spec || (grouped != settings->end() && *grouped == false);
+  WC_TRY(ReadPrediction(*settings, &config));
+  config.mtp = WC_TRY(ReadMtpSpelling(json));
   if (const auto dtype = settings->find("params_dtype");
       dtype != settings->end() && !dtype->is_null()) {
     const auto known =
@@ -185,10 +245,28 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   const auto tied = settings->find("share_embeddings_and_output_weights");
   if (tied != settings->end() && tied->is_boolean()) config.tied = tied->get<bool>();
   for (const auto& [key, value] : settings->items()) {
-    if (!value.is_number_integer() || value.is_number_unsigned() == false) continue;
-    if (value.get<uint64_t>() <= INT64_MAX) config.ints.emplace(key, value.get<int64_t>());
+    if (IsSize(value)) config.ints.emplace(key, value.get<int64_t>());
+    if (value.is_array() && std::ranges::all_of(value, IsSize)) {
+      config.int_lists.emplace(key, value.get<std::vector<int64_t>>());
+    }
   }
   return config;
+}
+
+std::vector<std::string> Unsupported(const MegatronConfig& trainer, std::span<const Setting> own) {
+  std::vector<std::string> found;
+  for (const Setting& usual : kUsual) {
+    const auto it = trainer.settings.find(usual.key);
+    if (it == trainer.settings.end()) continue;
+    const auto mine = std::ranges::find(own, usual.key, &Setting::key);
+    const std::string_view values = mine == own.end() ? usual.values : mine->values;
+    if (values == "*") continue;
+    const std::string among = "|" + std::string(values) + "|";
+    if (among.find("|" + it->second + "|") == std::string::npos) {
+      found.push_back(std::string(usual.key) + " = " + it->second);
+    }
+  }
+  return found;
 }
 
 Status CheckRankRecord(const Topology& topology, int32_t rank, std::string_view text) {

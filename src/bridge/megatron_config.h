@@ -6,18 +6,39 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "base/units.h"
+#include "bridge/setting.h"
 #include "layout/topology.h"
 #include "tensor/dtype.h"
+#include "tensor/inventory.h"
 
 namespace weightcast::bridge {
 
 inline constexpr int64_t kTopologyBytesMax = 64 * kMiB;  // recorded exports make it large
+
+// What Megatron calls the layer inside of a prediction module: first what it does today.
+inline constexpr const char* kMtpInners[] = {"mtp_model_layer", "transformer_layer"};
+
+// How a trainer spells its prediction modules, where that is known: topology.json says it, or a
+// shard that holds one shows it.
+struct MtpSpelling {
+  std::string inner;            // one of kMtpInners; "": not known
+  std::optional<bool> at_root;  // beside the language model of a larger one, not inside of it
+
+  // What `other` knows, where this knows nothing.
+  MtpSpelling Or(const MtpSpelling& other) const {
+    return {inner.empty() ? other.inner : inner, at_root ? at_root : other.at_root};
+  }
+  bool known() const { return !inner.empty() && at_root.has_value(); }
+  // Adds what is not known yet and `shard` shows.
+  void Learn(const std::vector<tensor::TensorSpec>& shard);
+};
 
 struct MegatronConfig {
   layout::Topology topology;
@@ -29,14 +50,25 @@ struct MegatronConfig {
   // What must agree with config.json, where given: hidden_size, num_attention_heads, ...
   std::map<std::string, int64_t, std::less<>> ints;
   std::optional<bool> tied;  // share_embeddings_and_output_weights
-  // "key = value" of settings that change what shards hold and for which there is no rule yet; a
-  // plan is refused by these names.
-  std::vector<std::string> unsupported;
+  std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;
+  bool router_bias = true;          // moe_router_enable_expert_bias, where the trainer says it
+  bool sequential_experts = false;  // each a module, not one grouped matrix product
+  int32_t mtp_layers = 0;           // modules that predict further tokens
+  // Where the decoder's final norm is: with its last layer, as Megatron has it once mtp_num_layers
+  // is said, else with the output layer. A custom layout may keep the two apart.
+  bool norm_with_last_layer = false;
+  MtpSpelling mtp;
+  // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
+  std::map<std::string, std::string, std::less<>> settings;
 
   // Errors: kInvalidData: not JSON; a field of the wrong type; numbers that do not fit
   // (Topology::Check).
   static Result<MegatronConfig> Parse(std::string_view json);
 };
+
+// "key = value" of those settings for which `own` (a family's), else the usual rules, have no
+// value.
+std::vector<std::string> Unsupported(const MegatronConfig& trainer, std::span<const Setting> own);
 
 // Compares the coordinates (and, where recorded, the global layer numbers) in rankN.json with the
 // computed ones. Errors: kInvalidData naming each that differs, with the rank.

@@ -38,7 +38,7 @@ TEST(Trainer, ReadsMegatronsOwnNames) {
   EXPECT_EQ(config->params_dtype, tensor::DType::kF32);
   EXPECT_EQ(config->ints.at("hidden_size"), 32);
   EXPECT_EQ(config->tied, true);
-  EXPECT_THAT(config->unsupported, IsEmpty());
+  EXPECT_THAT(Unsupported(*config, {}), IsEmpty());
 }
 
 TEST(Trainer, DefaultsArePlain) {
@@ -68,14 +68,12 @@ TEST(Trainer, ThePaddedVocabularyIsWhatItSaysElseRoundedUpElseUnknown) {
 }
 
 TEST(Trainer, SettingsWithoutRulesAreNamed) {
-  const auto config =
-      Parse(R"("num_layers": 4, "num_moe_experts": 8, "pipeline_model_parallel_layout": "Et|tL",
+  const auto config = Parse(R"("num_layers": 4, "num_moe_experts": 8,
       "layernorm_zero_centered_gamma": true, "attention_output_gate": false, "fp8_param": null,
       "transformer_impl": "inference_optimized")");
   ASSERT_TRUE(config.ok()) << config.error().message;
-  EXPECT_THAT(config->unsupported,
+  EXPECT_THAT(Unsupported(*config, {}),
               ElementsAre("layernorm_zero_centered_gamma = true", "num_moe_experts = 8",
-                          "pipeline_model_parallel_layout = \"Et|tL\"",
                           "transformer_impl = \"inference_optimized\""));
 }
 
@@ -96,6 +94,71 @@ TEST(Trainer, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(MegatronConfig::Parse(R"({"world": 1})").ok());
   EXPECT_FALSE(MegatronConfig::Parse(R"({"world": 1, "config": []})").ok());
   EXPECT_FALSE(MegatronConfig::Parse("{").ok());
+}
+
+TEST(Prediction, ItsSpellingIsSaidOrShown) {
+  const auto said = MegatronConfig::Parse(
+      R"({"world": 1, "config": {"num_layers": 1}, "mtp_inner": "transformer_layer", "mtp_at_root": true})");
+  EXPECT_EQ(said->mtp.inner, "transformer_layer");
+  EXPECT_TRUE(said->mtp.known() && *said->mtp.at_root);
+  EXPECT_THAT(Fault(R"("num_layers": 1}, "mtp_inner": "layer", "rest": {)", "1"),
+              HasSubstr("expected mtp_model_layer or transformer_layer, found \"layer\""));
+  MtpSpelling shown;
+  shown.Learn({{"vp0/decoder.layers.0.transformer_layer.x", {}, {}}});
+  EXPECT_TRUE(shown.inner.empty() && !shown.at_root);
+  shown.Learn({{"vp1/language_model.mtp.layers.0.enorm.weight", {}, {}}});
+  EXPECT_TRUE(shown.inner.empty() && shown.at_root == false);
+  shown.Learn({{"vp1/mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", {}, {}}});
+  EXPECT_TRUE(shown.inner == "transformer_layer" && shown.at_root == false);  // what is known stays
+  EXPECT_EQ(shown.Or(said->mtp).at_root, false);
+  EXPECT_EQ(MtpSpelling().Or(said->mtp).inner, "transformer_layer");
+}
+
+TEST(Topology, ACustomLayoutTellsTheChunks) {
+  for (const char* spelling :
+       {R"("Ett||tm|L")", R"([["embedding","decoder","decoder"],[],["decoder","mtp"],["loss"]])",
+        R"("[['embedding', 'decoder', 'decoder'], [], ['decoder', 'mtp'], ['loss']]")"}) {
+    const auto config = Parse(R"("num_layers": 3, "mtp_num_layers": 1,
+      "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": )" +
+                                  std::string(spelling),
+                              "2");
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    const layout::Topology& t = config->topology;
+    EXPECT_EQ(t.vpp, 2);
+    EXPECT_EQ(t.LayersOf(0, 0), (layout::Topology::LayerRange{0, 2}));
+    EXPECT_EQ(t.LayersOf(1, 0), (layout::Topology::LayerRange{2, 0}));
+    EXPECT_EQ(t.LayersOf(0, 1), (layout::Topology::LayerRange{2, 1}));
+    EXPECT_EQ(t.MtpAt(), (layout::Topology::Chunk{0, 1}));
+    EXPECT_TRUE(CheckRankRecord(t, 0, R"({"coords": {"rank": 0},
+      "params": {"_layers": {"vp0/decoder.layers.1": 2, "vp1/decoder.layers.0": 3}}})")
+                    .ok());
+    EXPECT_FALSE(CheckRankRecord(t, 1, R"({"coords": {"rank": 1},
+      "params": {"_layers": {"vp0/decoder.layers.0": 3}}})")
+                     .ok());
+  }
+}
+
+TEST(Topology, ACustomLayoutThatDoesNotFitIsRefused) {
+  const auto fault = [](const std::string& layout) {
+    return Fault(R"("num_layers": 4, "pipeline_model_parallel_size": 2, )" + layout, "2");
+  };
+  EXPECT_THAT(fault(R"("pipeline_model_parallel_layout": 7)"),
+              HasSubstr("expected a text or a list of lists, found number"));
+  EXPECT_THAT(fault(R"("pipeline_model_parallel_layout": "Ett|ttx")"),
+              HasSubstr("topology.json: pipeline_model_parallel_layout: at 6"));
+  EXPECT_THAT(
+      fault(
+          R"("pipeline_model_parallel_layout": "Ett|ttL", "num_layers_in_first_pipeline_stage": 2)"),
+      HasSubstr("excludes num_layers_in_first"));
+  EXPECT_THAT(
+      fault(
+          R"("pipeline_model_parallel_layout": "Ett|ttL", "virtual_pipeline_model_parallel_size": 2)"),
+      HasSubstr("has 2 stages, expected pipeline parallel size 2 x virtual pipeline chunks 2"));
+  EXPECT_THAT(fault(R"("pipeline_model_parallel_layout": "Ett|t|tL")"), HasSubstr("has 3 stages"));
+  EXPECT_THAT(fault(R"("pipeline_model_parallel_layout": "Ett|tL")"),
+              HasSubstr("has 3 decoder layers (t), expected num_layers 4"));
+  EXPECT_THAT(fault(R"("pipeline_model_parallel_layout": "Ett|ttmL")"),
+              HasSubstr("has 1 prediction modules (m), expected mtp_num_layers 0"));
 }
 
 layout::Topology TwoStagesOfTwoChunks() {

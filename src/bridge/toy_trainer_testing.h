@@ -1,17 +1,37 @@
-// For tests: a tiny decoder-only model cut into Megatron shards by code of its own, written forward
-// (canonical tensors -> interleave -> cut), so that it shares no arithmetic with the rules it
-// checks. Every canonical element has a value of its own (fp32 bits); padded rows hold kPadding.
+// For tests: a tiny model of any family cut into Megatron shards by code of its own, written
+// forward (canonical tensors -> interleave -> cut), so that it shares no arithmetic and no name
+// with the rules it checks. Facts: Megatron-Core's modules and the Hugging Face modelling files.
+//
+// Every canonical element has a number of its own, which fp32 parameters hold as bits. A bf16
+// parameter holds its lower half in one world and its upper half in another, so that both worlds
+// together tell it apart. Padded rows hold kPadding.
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "layout/topology.h"
 #include "tensor/inventory.h"
 
 namespace weightcast::bridge {
+
+enum class ToyAttention : uint8_t { kGrouped, kGated, kLatent };
+enum class ToyExperts : uint8_t {
+  kByName,
+  kSparseMoe,    // by name: w1, w3, w2 of block_sparse_moe
+  kOutIn,        // packed: [expert, out, in]
+  kInOut,        // packed: [expert, in, out]
+  kAlternating,  // packed as kInOut, gate and up alternate; everything has a bias
+};
+enum class ToyMtp : uint8_t {
+  kTop,          // mtp.*
+  kAfterLayers,  // model.layers.N.*
+  kMtpLayers,    // model.mtp_layers.*; the projection's halves change places
+};
 
 struct ToyModel {
   std::string architecture;
@@ -22,159 +42,93 @@ struct ToyModel {
   int32_t layers = 2;
   int64_t hidden = 6, ffn = 24, heads = 4, kv_heads = 2, head_dim = 3, vocab = 10,
           padded_vocab = 12;
+
+  bool bf16 = false;
+  ToyAttention attention = ToyAttention::kGrouped;
+  bool wide_qk_norm = false;  // one norm for all heads together, cut like them
+  bool sinks = false;         // and a bias on the projection
+  bool sandwich = false;      // norms after attention and MLP too; gate and up are one tensor
+  bool inner_norms = false;   // norms after attention and MLP, as parts of the projections
+  // Multi-head latent attention; without a query rank the query has one projection.
+  int64_t query_rank = 0, kv_rank = 5, nope_dim = 3, rope_dim = 2, value_dim = 4;
+  // Gated delta net in all layers but each so-manieth; 0: in none.
+  int32_t full_attention_interval = 0;
+  bool linear_by_key_head = false;  // the checkpoint's input projections: qkvz and ba
+  int64_t key_heads = 2, value_heads = 4, key_dim = 2, linear_value_dim = 3, conv_width = 4;
+
+  int64_t experts = 0, expert_ffn = 12, shared_ffn = 0;
+  const char* experts_key = "num_experts";  // in config.json
+  ToyExperts layout = ToyExperts::kByName;
+  bool shared_gate = false;  // one shared expert, with a gate
+  bool router_bias = false;
+  bool sequential = false;   // each expert a module
+  int32_t dense_layers = 0;  // the first ones
+
+  bool vision = false;
+  int64_t vision_hidden = 12, vision_ffn = 24, vision_heads = 4;
+  int32_t vision_depth = 2, deepstack = 0;
+
+  int32_t mtp_layers = 0;
+  ToyMtp mtp = ToyMtp::kTop;
+  std::string mtp_inner = "mtp_model_layer";
+
+  std::string hf_prefix() const { return vision ? "model.language_model." : "model."; }
+  std::string megatron_prefix() const { return vision ? "language_model." : ""; }
+  bool linear(int32_t layer) const {
+    return full_attention_interval > 0 && (layer + 1) % full_attention_interval != 0;
+  }
+  bool moe(int32_t layer) const { return experts > 0 && layer >= dense_layers; }
 };
 
-inline constexpr uint32_t kPadding = 0x7fc0dead;  // a NaN
+void PrintTo(const ToyModel& m, std::ostream* out);  // for gtest
 
-// A row-major matrix of fp32 bits; a vector has one column.
+// One small model of each family, with everything that the family may have.
+std::vector<ToyModel> ToyFamilies();
+// The one of an architecture.
+ToyModel ToyOf(const std::string& architecture);
+// The model with sizes that the topology can cut.
+ToyModel Fitted(ToyModel m, const layout::Topology& t);
+
+inline constexpr uint32_t kPadding = 0x7fc0dead;  // a NaN; its upper half too
+
+enum class ToyValues : uint8_t {
+  kBits,
+  kGain,         // of a norm: 1 + n / 128
+  kGainLessOne,  // as Megatron holds it
+};
+
+// Row-major. What is cut is the first dimension, or the last one of a matrix.
 struct ToyTensor {
-  int64_t rows = 0;
-  int64_t cols = 1;
-  bool vector = false;
-  std::vector<uint32_t> bits;
+  tensor::Shape dims;
+  std::vector<uint32_t> bits = {};
+  tensor::DType dtype = tensor::DType::kF32;
+  ToyValues values = ToyValues::kBits;
 
-  tensor::Shape shape() const { return vector ? tensor::Shape{rows} : tensor::Shape{rows, cols}; }
-  ToyTensor Rows(int64_t from, int64_t count) const {
-    ToyTensor part{count, cols, vector, {}};
-    part.bits.assign(bits.begin() + from * cols, bits.begin() + (from + count) * cols);
-    return part;
-  }
-  ToyTensor Cols(int64_t from, int64_t count) const {
-    ToyTensor part{rows, count, vector, {}};
-    for (int64_t r = 0; r < rows; ++r) {
-      part.bits.insert(part.bits.end(), bits.begin() + r * cols + from,
-                       bits.begin() + r * cols + from + count);
-    }
-    return part;
-  }
-  void Append(const ToyTensor& below) {
-    rows += below.rows;
-    bits.insert(bits.end(), below.bits.begin(), below.bits.end());
-  }
+  const tensor::Shape& shape() const { return dims; }
+  ToyTensor Rows(int64_t from, int64_t count) const;
+  ToyTensor Cols(int64_t from, int64_t count) const;
+  ToyTensor EachSecond(int64_t from) const;  // rows
+  ToyTensor At(int64_t i) const;             // without the first dimension
+  ToyTensor Transposed() const;
+  void Append(const ToyTensor& below);
 };
+
+// As a file holds it; of a bf16 one the lower or the upper half.
+Bytes BytesOf(const ToyTensor& t, bool upper_half = false);
 
 using ToyTensors = std::map<std::string, ToyTensor>;
 
 // The model's Hugging Face tensors.
-inline ToyTensors CanonicalTensors(const ToyModel& m) {
-  ToyTensors all;
-  uint32_t next = 1;
-  const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
-    ToyTensor t{rows, cols == 0 ? 1 : cols, cols == 0, {}};
-    for (int64_t i = 0; i < t.rows * t.cols; ++i) t.bits.push_back(next++);
-    all[name] = t;
-  };
-  add("model.embed_tokens.weight", m.vocab, m.hidden);
-  if (!m.tied) add("lm_head.weight", m.vocab, m.hidden);
-  add("model.norm.weight", m.hidden, 0);
-  for (int32_t i = 0; i < m.layers; ++i) {
-    const std::string layer = "model.layers." + std::to_string(i) + ".";
-    add(layer + "input_layernorm.weight", m.hidden, 0);
-    add(layer + "post_attention_layernorm.weight", m.hidden, 0);
-    add(layer + "self_attn.o_proj.weight", m.hidden, m.heads * m.head_dim);
-    add(layer + "mlp.gate_proj.weight", m.ffn, m.hidden);
-    add(layer + "mlp.up_proj.weight", m.ffn, m.hidden);
-    add(layer + "mlp.down_proj.weight", m.hidden, m.ffn);
-    for (const char* c : {"q", "k", "v"}) {
-      const int64_t rows = (*c == 'q' ? m.heads : m.kv_heads) * m.head_dim;
-      const std::string projection = layer + "self_attn." + c + "_proj.";
-      add(projection + "weight", rows, m.hidden);
-      if (m.qkv_bias) add(projection + "bias", rows, 0);
-      if (m.qk_norm && *c != 'v') add(layer + "self_attn." + c + "_norm.weight", m.head_dim, 0);
-    }
-  }
-  return all;
-}
+ToyTensors CanonicalTensors(const ToyModel& m);
 
-// What one rank holds, by shard key.
+// What one rank holds, by shard key; `hf` are the model's canonical tensors.
+ToyTensors ShardTensors(const ToyModel& m, const layout::Topology& t, int32_t rank,
+                        const ToyTensors& hf);
 inline ToyTensors ShardTensors(const ToyModel& m, const layout::Topology& t, int32_t rank) {
-  const ToyTensors hf = CanonicalTensors(m);
-  const layout::Coordinates at = t.At(rank);
-  ToyTensors shard;
-  const auto rows = [&](const ToyTensor& full) {
-    return full.Rows(at.tp * (full.rows / t.tp), full.rows / t.tp);
-  };
-  const auto cols = [&](const ToyTensor& full) {
-    return full.Cols(at.tp * (full.cols / t.tp), full.cols / t.tp);
-  };
-  const auto padded = [&](ToyTensor full) {
-    full.bits.resize(static_cast<size_t>(m.padded_vocab * full.cols), kPadding);
-    full.rows = m.padded_vocab;
-    return rows(full);
-  };
-  // [q heads of the group | k | v] for each KV head.
-  const auto interleaved = [&](const std::string& attention, const std::string& kind) {
-    ToyTensor all = hf.at(attention + "q_proj." + kind).Rows(0, 0);
-    const int64_t group = m.heads / m.kv_heads * m.head_dim;
-    for (int64_t g = 0; g < m.kv_heads; ++g) {
-      all.Append(hf.at(attention + "q_proj." + kind).Rows(g * group, group));
-      all.Append(hf.at(attention + "k_proj." + kind).Rows(g * m.head_dim, m.head_dim));
-      all.Append(hf.at(attention + "v_proj." + kind).Rows(g * m.head_dim, m.head_dim));
-    }
-    return rows(all);
-  };
-  for (int32_t v = 0; v < t.vpp; ++v) {
-    const std::string chunk = "vp" + std::to_string(v) + "/";
-    const layout::Topology::LayerRange range = t.LayersOf(at.pp, v);
-    for (int32_t i = 0; i < range.count; ++i) {
-      const std::string to = chunk + "decoder.layers." + std::to_string(i) + ".";
-      const std::string from = "model.layers." + std::to_string(range.first + i) + ".";
-      const std::string attention = from + "self_attn.";
-      shard[to + (m.local_spec ? "input_layernorm.weight"
-                               : "self_attention.linear_qkv.layer_norm_weight")] =
-          hf.at(from + "input_layernorm.weight");
-      shard[to + (m.local_spec ? "pre_mlp_layernorm.weight" : "mlp.linear_fc1.layer_norm_weight")] =
-          hf.at(from + "post_attention_layernorm.weight");
-      shard[to + "self_attention.linear_qkv.weight"] = interleaved(attention, "weight");
-      if (m.qkv_bias) shard[to + "self_attention.linear_qkv.bias"] = interleaved(attention, "bias");
-      if (m.qk_norm) {
-        shard[to + "self_attention.q_layernorm.weight"] = hf.at(attention + "q_norm.weight");
-        shard[to + "self_attention.k_layernorm.weight"] = hf.at(attention + "k_norm.weight");
-      }
-      shard[to + "self_attention.linear_proj.weight"] = cols(hf.at(attention + "o_proj.weight"));
-      ToyTensor fc1 = rows(hf.at(from + "mlp.gate_proj.weight"));
-      fc1.Append(rows(hf.at(from + "mlp.up_proj.weight")));
-      shard[to + "mlp.linear_fc1.weight"] = fc1;
-      shard[to + "mlp.linear_fc2.weight"] = cols(hf.at(from + "mlp.down_proj.weight"));
-    }
-    if (at.pp == 0 && v == 0) {
-      shard[chunk + "embedding.word_embeddings.weight"] =
-          padded(hf.at("model.embed_tokens.weight"));
-    }
-    if (at.pp == t.pp - 1 && v == t.vpp - 1) {
-      shard[chunk + "decoder.final_layernorm.weight"] = hf.at("model.norm.weight");
-      if (!m.tied) shard[chunk + "output_layer.weight"] = padded(hf.at("lm_head.weight"));
-      if (m.tied && t.pp > 1) {
-        shard[chunk + "output_layer.weight"] = padded(hf.at("model.embed_tokens.weight"));
-      }
-    }
-  }
-  return shard;
+  return ShardTensors(m, t, rank, CanonicalTensors(m));
 }
 
-inline std::string ConfigJson(const ToyModel& m) {
-  const auto field = [](const char* name, int64_t v) {
-    return ", \"" + std::string(name) + "\": " + std::to_string(v);
-  };
-  return "{\"architectures\": [\"" + m.architecture + "\"], \"dtype\": \"float32\"" +
-         field("num_hidden_layers", m.layers) + field("hidden_size", m.hidden) +
-         field("intermediate_size", m.ffn) + field("num_attention_heads", m.heads) +
-         field("num_key_value_heads", m.kv_heads) + field("head_dim", m.head_dim) +
-         field("vocab_size", m.vocab) +
-         ", \"tie_word_embeddings\": " + (m.tied ? "true" : "false") + "}";
-}
-
-inline std::string TopologyJson(const ToyModel& m, const layout::Topology& t) {
-  const auto field = [](const char* name, int64_t v) {
-    return "\"" + std::string(name) + "\": " + std::to_string(v) + ", ";
-  };
-  return "{\"world\": " + std::to_string(t.world) + ", \"config\": {" +
-         field("tensor_model_parallel_size", t.tp) + field("pipeline_model_parallel_size", t.pp) +
-         field("virtual_pipeline_model_parallel_size", t.vpp) +
-         field("context_parallel_size", t.cp) + field("num_layers", m.layers) +
-         field("padded_vocab_size", m.padded_vocab) + "\"transformer_impl\": \"" +
-         (m.local_spec ? "local" : "transformer_engine") +
-         "\", \"params_dtype\": \"torch.float32\"}}";
-}
+std::string ConfigJson(const ToyModel& m);
+std::string TopologyJson(const ToyModel& m, const layout::Topology& t);
 
 }  // namespace weightcast::bridge

@@ -66,6 +66,23 @@ std::optional<Owner> FindOwner(const Plan& plan, int32_t tensor, int64_t row, in
   return std::nullopt;
 }
 
+std::optional<TensorUnit> FindTensorUnit(const RankPlan& rank, int32_t param, int64_t unit) {
+  for (const Slice& s : rank.slices) {
+    const int64_t distance = unit - s.source;
+    if (s.param != param || distance < 0) continue;
+    // The larger stride counts whole lines; one line counts none.
+    const bool row_major = s.box.cols == 1 || (s.box.rows > 1 && s.row_stride >= s.col_stride);
+    const int64_t i = row_major ? distance / s.row_stride : distance % s.col_stride / s.row_stride;
+    const int64_t j =
+        row_major ? (distance - i * s.row_stride) / s.col_stride : distance / s.col_stride;
+    if (i >= s.box.rows || j >= s.box.cols || i * s.row_stride + j * s.col_stride != distance) {
+      continue;
+    }
+    return TensorUnit{s.tensor, s.box.row + i * s.box.row_step, s.box.col + j * s.box.col_step};
+  }
+  return std::nullopt;
+}
+
 Plan IdentityPlan(std::shared_ptr<const tensor::Inventory> inventory) {
   Plan plan;
   plan.family = "hf";

@@ -94,6 +94,15 @@ struct Owner {
 // Linear in the plan. Nothing if nobody owns it.
 std::optional<Owner> FindOwner(const Plan& plan, int32_t tensor, int64_t row, int64_t col);
 
+// The way back: the unit of the tensor that lies at `unit` of `rank`'s parameter, which owns it.
+struct TensorUnit {
+  int32_t tensor = 0;
+  int64_t row = 0;
+  int64_t col = 0;
+};
+// Linear in the rank's slices. Nothing if the rank does not send that unit from there.
+std::optional<TensorUnit> FindTensorUnit(const RankPlan& rank, int32_t param, int64_t unit);
+
 // The plan of one writer that holds whole canonical tensors (a Hugging Face directory): one rank,
 // one parameter a tensor, key = tensor name.
 Plan IdentityPlan(std::shared_ptr<const tensor::Inventory> inventory);

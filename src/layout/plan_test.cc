@@ -77,5 +77,43 @@ TEST(Hash, DiffersOnAnyChange) {
   EXPECT_EQ(hashes.size(), std::size(changes));
 }
 
+// [rows x cols] lie row by row, column by column, and every second row behind a gap.
+TEST(WayBack, LeadsFromEveryUnitToWhereItCameFrom) {
+  const auto inventory = std::make_shared<const tensor::Inventory>(
+      tensor::Inventory::Make({{"a", DType::kBf16, {6, 4}}, {"b", DType::kBf16, {5}}}).value());
+  const Slice slices[] = {
+      {.tensor = 0, .box = {0, 6, 1, 0, 4, 1}, .param = 0, .source = 3, .row_stride = 4},
+      {.tensor = 0,
+       .box = {0, 6, 1, 0, 4, 1},
+       .param = 0,
+       .source = 0,
+       .row_stride = 1,
+       .col_stride = 6},
+      {.tensor = 0, .box = {1, 3, 2, 0, 4, 1}, .param = 0, .source = 0, .row_stride = 9},
+      {.tensor = 0, .box = {2, 1, 1, 1, 3, 1}, .param = 0, .source = 5, .row_stride = 4},
+      {.tensor = 1,
+       .box = {0, 1, 1, 0, 5, 1},
+       .param = 0,
+       .source = 2,
+       .row_stride = 1,
+       .col_stride = 1},
+      {.tensor = 1, .box = {0, 5, 1, 0, 1, 1}, .param = 0, .source = 2, .row_stride = 1},
+  };
+  for (const Slice& s : slices) {
+    Plan plan{.inventory = inventory, .family = "", .ranks = {RankPlan{.slices = {s}}}};
+    int64_t found = 0;
+    for (int64_t unit = 0; unit < 64; ++unit) {
+      const auto at = FindTensorUnit(plan.ranks[0], 0, unit);
+      if (!at) continue;
+      ++found;
+      const auto owner = FindOwner(plan, at->tensor, at->row, at->col);
+      ASSERT_TRUE(owner.has_value());
+      EXPECT_EQ(owner->unit, unit);
+    }
+    EXPECT_EQ(found, s.box.units());
+    EXPECT_FALSE(FindTensorUnit(plan.ranks[0], 1, s.source).has_value());
+  }
+}
+
 }  // namespace
 }  // namespace weightcast::layout

@@ -1,5 +1,6 @@
 #include "layout/topology.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weightcast::layout {
@@ -72,6 +73,32 @@ Status CheckGivenStages(const Topology& t) {
   return Ok();
 }
 
+Status CheckLayout(const Topology& t) {
+  if (GivenStages(t) || t.account_for_embedding || t.account_for_loss) {
+    return DoesNotFit(
+        "pipeline_model_parallel_layout excludes num_layers_in_first/last_pipeline_stage and "
+        "account_for_embedding/loss_in_pipeline_split");
+  }
+  const auto chunks = static_cast<int64_t>(t.layout.size());
+  if (chunks != int64_t{t.pp} * t.vpp) {
+    return DoesNotFit("pipeline_model_parallel_layout has " + std::to_string(chunks) +
+                      " stages, expected pipeline parallel size " + std::to_string(t.pp) +
+                      " x virtual pipeline chunks " + std::to_string(t.vpp));
+  }
+  const PipelineChunk& end = t.layout.back();
+  if (end.first_layer + end.layers != t.num_layers) {
+    return DoesNotFit("pipeline_model_parallel_layout has " +
+                      std::to_string(end.first_layer + end.layers) +
+                      " decoder layers (t), expected num_layers " + std::to_string(t.num_layers));
+  }
+  if (t.MtpAt().chunk != t.vpp - 1) {
+    return DoesNotFit(
+        "pipeline_model_parallel_layout has prediction modules (m) in virtual pipeline chunk " +
+        std::to_string(t.MtpAt().chunk) + ", expected the last one");
+  }
+  return Ok();
+}
+
 // Layers plus the embedding and the loss where they count as one.
 int32_t Slots(const Topology& t) {
   return t.num_layers + (t.account_for_embedding ? 1 : 0) + (t.account_for_loss ? 1 : 0);
@@ -117,6 +144,7 @@ Status Topology::Check() const {
     return DoesNotFit("virtual pipeline chunks " + std::to_string(vpp) +
                       " need more than one pipeline stage");
   }
+  if (!layout.empty()) return CheckLayout(*this);
   if (GivenStages(*this)) return CheckGivenStages(*this);
   WC_TRY(CheckDivides({"pipeline stages", pp},
                       {"num_layers (with embedding and loss where they count)", Slots(*this)}));
@@ -139,6 +167,11 @@ Coordinates Topology::At(int32_t rank) const {
 }
 
 Topology::LayerRange Topology::LayersOf(int32_t pp_rank, int32_t vpp_chunk) const {
+  if (!layout.empty()) {
+    const PipelineChunk& chunk = layout[static_cast<size_t>(vpp_chunk) * static_cast<size_t>(pp) +
+                                        static_cast<size_t>(pp_rank)];
+    return {chunk.first_layer, chunk.layers};
+  }
   const bool first = pp_rank == 0;
   const bool last = pp_rank == pp - 1;
   if (!GivenStages(*this)) {
@@ -163,6 +196,20 @@ Topology::LayerRange Topology::LayersOf(int32_t pp_rank, int32_t vpp_chunk) cons
   const int32_t middles_before = layers_in_first_stage >= 0 ? pp_rank - 1 : pp_rank;
   if (first && layers_in_first_stage >= 0) return {vpp_chunk * a_round, f};
   return {vpp_chunk * a_round + f + middles_before * m, last && layers_in_last_stage >= 0 ? z : m};
+}
+
+Topology::Chunk Topology::MtpAt() const {
+  const auto found = std::ranges::find_if(layout, [](const auto& c) { return c.mtp_layers > 0; });
+  if (found == layout.end()) return OutputAt();
+  const auto i = static_cast<int32_t>(found - layout.begin());
+  return {i % pp, i / pp};
+}
+
+Topology::Chunk Topology::LastLayerAt() const {
+  for (int32_t i = vpp * pp - 1; i > 0; --i) {
+    if (LayersOf(i % pp, i / pp).count > 0) return {i % pp, i / pp};
+  }
+  return {0, 0};
 }
 
 }  // namespace weightcast::layout

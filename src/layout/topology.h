@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "layout/pipeline_layout.h"
 
 namespace weightcast::layout {
 
@@ -33,6 +34,8 @@ struct Topology {
   int32_t layers_in_last_stage = -1;
   bool account_for_embedding = false;
   bool account_for_loss = false;
+  // A custom layout, in place of the four above: chunk v of stage p is number v * pp + p.
+  std::vector<PipelineChunk> layout;
 
   int32_t dp() const { return world / (tp * pp * cp); }
 
@@ -50,6 +53,17 @@ struct Topology {
     bool operator==(const LayerRange&) const = default;
   };
   LayerRange LayersOf(int32_t pp_rank, int32_t vpp_chunk) const;
+
+  // Where the other modules are.
+  struct Chunk {
+    int32_t stage = 0;
+    int32_t chunk = 0;
+    bool operator==(const Chunk&) const = default;
+  };
+  Chunk EmbeddingAt() const { return {0, 0}; }
+  Chunk OutputAt() const { return {pp - 1, vpp - 1}; }
+  Chunk MtpAt() const;        // what predicts further tokens, if anything does
+  Chunk LastLayerAt() const;  // the decoder's last layer
 
   bool operator==(const Topology&) const = default;
 };

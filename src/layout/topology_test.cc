@@ -50,6 +50,41 @@ TEST(Layers, EmbeddingAndLossThatCountAsLayersTakeTheirSlots) {
   EXPECT_EQ(t.LayersOf(3, 1), (Topology::LayerRange{13, 1}));
 }
 
+Topology WithLayout(const char* text, int32_t layers, int32_t pp, int32_t vpp) {
+  Topology t = Of(layers, pp, vpp);
+  t.layout = ParsePipelineLayout(text).value();
+  return t;
+}
+
+TEST(Layers, ACustomLayoutCountsChunksAcrossStages) {
+  const Topology t = WithLayout("Ett|t*3||tmL", 6, 2, 2);
+  ASSERT_TRUE(t.Check().ok()) << t.Check().error().message;
+  EXPECT_EQ(t.LayersOf(0, 0), (Topology::LayerRange{0, 2}));
+  EXPECT_EQ(t.LayersOf(1, 0), (Topology::LayerRange{2, 3}));
+  EXPECT_EQ(t.LayersOf(0, 1), (Topology::LayerRange{5, 0}));
+  EXPECT_EQ(t.LayersOf(1, 1), (Topology::LayerRange{5, 1}));
+  EXPECT_EQ(t.MtpAt(), (Topology::Chunk{1, 1}));
+  EXPECT_EQ(t.LastLayerAt(), (Topology::Chunk{1, 1}));
+}
+
+TEST(Layers, PredictionAndOutputMayFollowTheLastLayerInStagesOfTheirOwn) {
+  const Topology t = WithLayout("Et*3|(tt|)*3m|L", 9, 3, 2);
+  ASSERT_TRUE(t.Check().ok()) << t.Check().error().message;
+  EXPECT_EQ(t.EmbeddingAt(), (Topology::Chunk{0, 0}));
+  EXPECT_EQ(t.LastLayerAt(), (Topology::Chunk{0, 1}));
+  EXPECT_EQ(t.MtpAt(), (Topology::Chunk{1, 1}));
+  EXPECT_EQ(t.OutputAt(), (Topology::Chunk{2, 1}));
+}
+
+TEST(Layers, WithoutALayoutPredictionIsWhereTheOutputLayerIs) {
+  Topology t = Of(7, 4, 2);
+  t.account_for_loss = true;  // which leaves the last chunk without a layer
+  ASSERT_TRUE(t.Check().ok()) << t.Check().error().message;
+  EXPECT_EQ(t.MtpAt(), (Topology::Chunk{3, 1}));
+  EXPECT_EQ(t.OutputAt(), (Topology::Chunk{3, 1}));
+  EXPECT_EQ(t.LastLayerAt(), (Topology::Chunk{2, 1}));
+}
+
 // Every layout that passes Check() puts every layer into exactly one chunk, in the order
 // (virtual chunk, stage): Megatron's interleaved schedule.
 TEST(Layers, EveryAllowedLayoutHoldsEveryLayerOnce) {
@@ -170,7 +205,26 @@ TEST(Ranks, NumbersThatDoNotFitAreRefusedByName) {
        [](Topology& t) { t.pp = 4, t.num_layers = 9, t.layers_in_first_stage = 2; },
        "middle pipeline stages 3"},
       {"FirstNotCutIntoChunks", [](Topology& t) { t.vpp = 2, t.layers_in_first_stage = 3; },
-       "num_layers_in_first_pipeline_stage 3"}};
+       "num_layers_in_first_pipeline_stage 3"},
+      {"LayoutAndFirst",
+       [](Topology& t) {
+         t.layout = ParsePipelineLayout("Et*4|t*4L").value(), t.layers_in_first_stage = 4;
+       },
+       "pipeline_model_parallel_layout excludes"},
+      {"LayoutAndAccount",
+       [](Topology& t) {
+         t.layout = ParsePipelineLayout("Et*4|t*4L").value(), t.account_for_embedding = true;
+       },
+       "pipeline_model_parallel_layout excludes"},
+      {"LayoutOfOtherStages",
+       [](Topology& t) { t.layout = ParsePipelineLayout("Et*4|tt|ttL").value(); },
+       "has 3 stages, expected pipeline parallel size 2 x virtual pipeline chunks 1"},
+      {"LayoutOfOtherLayers",
+       [](Topology& t) { t.layout = ParsePipelineLayout("Et*4|t*3L").value(); },
+       "has 7 decoder layers (t), expected num_layers 8"},
+      {"LayoutPredictsEarly",
+       [](Topology& t) { t.vpp = 2, t.layout = ParsePipelineLayout("Et*8|m||L").value(); },
+       "in virtual pipeline chunk 0, expected the last one"}};
   for (const BadCase& c : cases) {
     SCOPED_TRACE(c.name);
     Topology t = Of(8, 2, 1);

@@ -158,6 +158,18 @@ def test_convert_gives_exactly_the_exported_tensors(tmp_path, family, topology):
         assert found[name] == (dtype, shape, data), name
 
 
+@pytest.mark.parametrize("family,topology", [("qwen3", "tp2pp2"), ("qwen3_tied", "tp2pad"),
+                                             ("qwen3_moe", "tp2ep2etp1"), ("gpt_oss", "tp2etp1"),
+                                             ("qwen3_vl", "tp2pp2"), ("deepseek_v3_mtp", "tp2")])
+def test_both_modes_convert_to_equal_files(tmp_path, family, topology):
+    done = {mode: run("convert", "--shards", MEGATRON / family / topology, "--out", tmp_path / mode,
+                      "--mode", mode) for mode in ("bridge", "raw")}
+    assert [done[mode]["mode"] for mode in ("bridge", "raw")] == ["bridge", "raw"]
+    assert done["bridge"]["plan_hash"] == done["raw"]["plan_hash"]
+    files = {mode: {p.name: p.read_bytes() for p in (tmp_path / mode).iterdir()} for mode in done}
+    assert files["bridge"] == files["raw"] and "model.safetensors" in files["raw"]
+
+
 # ---- acceptance 4: attempts never mix ----
 
 

@@ -149,3 +149,9 @@ import megatron.core.tensor_parallel.random as _random  # noqa: E402
 
 _random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()
 _random._set_cuda_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
+
+import megatron.core.ssm.gated_delta_net.common as _delta_net  # noqa: E402
+import megatron.core.ssm.gated_delta_net.gdn as _delta_rule  # noqa: E402
+
+_delta_net.HAVE_FLA = True  # kernels of forward passes, of which there are none
+_delta_rule.chunk_gated_delta_rule = _delta_rule.torch_chunk_gated_delta_rule

@@ -17,7 +17,6 @@ import random
 import re
 import sys
 import time
-import traceback
 
 import cpu_only  # noqa: F401  before all of Megatron
 import torch
@@ -27,6 +26,7 @@ from megatron.bridge import AutoBridge
 from megatron.core.distributed import DistributedDataParallelConfig
 from safetensors.torch import save_file
 
+import ranks
 import weightcast
 import weightcast.megatron
 
@@ -48,7 +48,6 @@ TOPOLOGIES = {  # tensor, pipeline, virtual, data
     "tp1": (1, 1, 1, 1), "tp2": (2, 1, 1, 1), "pp2": (1, 2, 1, 1), "tp2pp2": (2, 2, 1, 1),
     "vpp2": (1, 2, 2, 1), "dp2": (1, 1, 1, 2), "tp2dp2": (2, 1, 1, 2),
 }
-RANK_SECONDS = 120
 
 COLLECTIVE = re.compile(r"(all_?reduce|all_?gather|all_?to_?all|_?all_?gather_?base|_?reduce_?scatter|"
                         r"reduce|broadcast|gather|scatter|barrier|monitored_?barrier|i?send|i?recv|"
@@ -212,59 +211,17 @@ def run_rank(rank, world, folder, checkpoint, topology):
     dist.barrier()
 
 
-def fork_rank(rank, world, folder, checkpoint, topology):
-    pid = os.fork()
-    if pid:
-        return pid
-    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    code = 1
-    try:
-        run_rank(rank, world, folder, checkpoint, topology)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def wait_all(pids):
-    """Whether all ended well. Those that outlive a failed one, or the time, are ended."""
-    left, end = set(pids), time.monotonic() + RANK_SECONDS
-    good = True
-    while left:
-        for pid in list(left):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                left.discard(pid)
-                good = good and status == 0
-        if left and (not good or time.monotonic() > end):
-            time.sleep(1)  # the others say what they have to say
-            for pid in left:
-                os.kill(pid, 9)
-            good = False
-            for pid in left:
-                os.waitpid(pid, 0)
-            return False
-        time.sleep(0.05)
-    return good
-
-
 def run_case(folder, checkpoint, topology):
     begin = time.monotonic()
     folder.mkdir(parents=True)
     tensor, pipeline, _, data = TOPOLOGIES[topology]
     world = tensor * pipeline * data
-    pids = [fork_rank(rank, world, folder, checkpoint, topology) for rank in range(world)]
-    if wait_all(pids):
+    said = ranks.run(world, folder, lambda rank: run_rank(rank, world, folder, checkpoint, topology))
+    if said:
+        result = {"error": said}
+    else:
         result = {"ranks": [json.loads((folder / f"rank{rank}.json").read_text())
                             for rank in range(world)]}
-    else:
-        logs = [(folder / f"rank{rank}.log").read_text(errors="replace") for rank in range(world)]
-        result = {"error": "\n".join(f"rank {rank}:\n{log[-3000:]}" for rank, log in enumerate(logs))}
     result["seconds"] = round(time.monotonic() - begin, 1)
     (folder / "result.json").write_text(json.dumps(result))
 

@@ -4,16 +4,24 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM"};
-constexpr std::span<const Rule> kRules[] = {kEmbeddingRules, kAttentionRules, kGatedMlpRules};
 constexpr std::string_view kRefused[] = {"attention_bias", "mlp_bias"};
+constexpr std::string_view kLlamaArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM"};
+constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
+constexpr std::span<const Rule> kLast[] = {kOutputRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMlpNormRules,
+                                             kGatedMlpRules};
+constexpr Stack kLlamaStacks[] = {
+    {Holder::kFirstStage, "", "model.", kFirst},
+    {Holder::kLastStage, "", "model.", kLast},
+    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
+};
 
 }  // namespace
 
 constexpr Family kLlama = {
     .name = "llama",
-    .architectures = kArchitectures,
-    .rules = kRules,
+    .architectures = kLlamaArchitectures,
+    .stacks = kLlamaStacks,
     .refused = kRefused,
 };
 

@@ -4,18 +4,25 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr std::string_view kArchitectures[] = {"Qwen3ForCausalLM"};
-constexpr std::span<const Rule> kRules[] = {kEmbeddingRules, kAttentionRules, kQkNormRules,
-                                            kGatedMlpRules};
-constexpr std::string_view kRefused[] = {"attention_bias"};
+constexpr std::string_view kQwen3Architectures[] = {"Qwen3ForCausalLM"};
+constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
+constexpr std::span<const Rule> kLast[] = {kOutputRules};
+constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules,
+                                             kQkvBiasIfSetRules,  kQkNormRules,
+                                             kMlpNormRules,       kGatedMlpRules};
+constexpr Stack kQwen3Stacks[] = {
+    {Holder::kFirstStage, "", "model.", kFirst},
+    {Holder::kLastStage, "", "model.", kLast},
+    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
+};
 
 }  // namespace
 
 constexpr Family kQwen3 = {
     .name = "qwen3",
-    .architectures = kArchitectures,
-    .rules = kRules,
-    .refused = kRefused,
+    .architectures = kQwen3Architectures,
+    .stacks = kQwen3Stacks,
+    .wrapped = "model.language_model.",
 };
 
 }  // namespace weightcast::bridge

@@ -1,0 +1,23 @@
+#include "apps/spelling_flags.h"
+
+namespace weightcast::apps {
+
+void AddExpertLayout(Flags& flags, std::string* value) {
+  flags.Choice("--expert-layout", value,
+               {std::begin(bridge::kExpertLayouts), std::end(bridge::kExpertLayouts)},
+               "a tensor for each expert, or one for all ([expert, out, in] or [expert, in, out]); "
+               "auto: as the reference has them, else as the family's checkpoints do");
+}
+
+void AddSpellingFlags(Flags& flags, SpellingFlags* values) {
+  AddExpertLayout(flags, &values->expert_layout);
+  flags
+      .Choice("--mtp-inner", &values->mtp_inner,
+              {std::begin(bridge::kMtpInners), std::end(bridge::kMtpInners)},
+              "what the trainer calls the layer inside of a prediction module, where neither "
+              "topology nor shard tells")
+      .Bool("--mtp-at-root", &values->mtp_at_root,
+            "prediction modules lie beside the language model, not in it; likewise");
+}
+
+}  // namespace weightcast::apps

@@ -1,0 +1,54 @@
+#include "bridge/families/families.h"
+#include "bridge/families/fragments.h"
+
+namespace weightcast::bridge {
+namespace {
+
+constexpr Setting kSettings[] = {
+    {"multi_latent_attention", "true"}, {"num_moe_experts", "*"}, {"mtp_num_layers", "*"}};
+constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"};
+constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
+constexpr std::span<const Rule> kLast[] = {kOutputRules};
+constexpr std::span<const Rule> kLayers[] = {kLatentAttentionRules, kMlpNormRules, kGatedMlpRules,
+                                             kMoeNormRules,         kExpertsRules, kRouterBiasRules,
+                                             kSharedExpertsRules};
+constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
+constexpr std::span<const Rule> kMtp[] = {kMtpAfterLayersRules};
+constexpr Stack kDeepseekV3Stacks[] = {
+    {Holder::kFirstStage, "", "model.", kFirst},
+    {Holder::kLastStage, "", "model.", kLast},
+    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
+    {Holder::kMtpStage, "", "model.", kMtpFirst},
+    {Holder::kMtpLayers, "mtp.layers.*.", "model.layers.+.", kMtp},
+    {Holder::kMtpLayers, "mtp.layers.*.@.", "model.layers.+.", kLayers},
+};
+
+// Routes without a correction, and predicts no further tokens.
+constexpr std::string_view kDeepseekV2Architectures[] = {"DeepseekV2ForCausalLM"};
+constexpr std::span<const Rule> kV2Layers[] = {kLatentAttentionRules, kMlpNormRules,
+                                               kGatedMlpRules,        kMoeNormRules,
+                                               kExpertsRules,         kSharedExpertsRules};
+constexpr Setting kV2Settings[] = {{"multi_latent_attention", "true"}, {"num_moe_experts", "*"}};
+constexpr Stack kDeepseekV2Stacks[] = {
+    {Holder::kFirstStage, "", "model.", kFirst},
+    {Holder::kLastStage, "", "model.", kLast},
+    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kV2Layers},
+};
+
+}  // namespace
+
+constexpr Family kDeepseekV2 = {
+    .name = "deepseek_v2",
+    .architectures = kDeepseekV2Architectures,
+    .stacks = kDeepseekV2Stacks,
+    .settings = kV2Settings,
+};
+
+constexpr Family kDeepseekV3 = {
+    .name = "deepseek_v3",
+    .architectures = kDeepseekV3Architectures,
+    .stacks = kDeepseekV3Stacks,
+    .settings = kSettings,
+};
+
+}  // namespace weightcast::bridge

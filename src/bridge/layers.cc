@@ -1,0 +1,97 @@
+#include "bridge/layers.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace weightcast::bridge {
+namespace {
+
+bool HasRules(const Family& family, Only only) {
+  for (const Stack& stack : family.stacks) {
+    for (const std::span<const Rule> group : stack.rules) {
+      if (std::ranges::any_of(group, [&](const Rule& rule) { return rule.only == only; })) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+Result<bool> IsLinear(const HfConfig& model, size_t layer) {
+  if (const auto types = model.name_lists.find("layer_types"); types != model.name_lists.end()) {
+    if (layer < types->second.size()) return types->second[layer] == "linear_attention";
+    return Error{Code::kInvalidData, "config.json: layer_types has " +
+                                         std::to_string(types->second.size()) + " entries"};
+  }
+  const int64_t interval = model.Int("full_attention_interval").value_or(0);
+  if (interval > 0) return (static_cast<int64_t>(layer) + 1) % interval != 0;
+  return Error{Code::kInvalidData,
+               "config.json: neither layer_types nor full_attention_interval is given"};
+}
+
+bool IsMoe(const HfConfig& model, int64_t layer) {
+  const auto experts = [&] {
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+      if (const auto n = model.Int(key)) return *n;
+    }
+    return int64_t{0};
+  };
+  if (experts() == 0 || layer < model.Int("first_k_dense_replace").value_or(0)) return false;
+  const auto dense = model.int_lists.find("mlp_only_layers");
+  if (dense != model.int_lists.end() && std::ranges::count(dense->second, layer) > 0) return false;
+  const int64_t step = std::max<int64_t>(1, model.Int("decoder_sparse_step").value_or(1));
+  const int64_t frequency = std::max<int64_t>(1, model.Int("moe_layer_freq").value_or(1));
+  return (layer + 1) % step == 0 && layer % frequency == 0;
+}
+
+// Against the trainer's list of zeros and ones, where it gives one.
+Status Compare(const MegatronConfig& trainer, const char* key, const std::vector<LayerKind>& kinds,
+               bool LayerKind::* is) {
+  const auto list = trainer.int_lists.find(key);
+  if (list == trainer.int_lists.end()) return Ok();
+  std::vector<std::string> differ;
+  for (size_t i = 0; i + 1 < kinds.size(); ++i) {
+    const bool theirs = i < list->second.size() && list->second[i] != 0;
+    if (theirs != kinds[i].*is) differ.push_back(std::to_string(i));
+  }
+  if (differ.empty()) return Ok();
+  return Error{Code::kInvalidData, "config.json and topology.json's " + std::string(key) +
+                                       " differ in layers " + JoinNames(differ)};
+}
+
+}  // namespace
+
+bool Has(const LayerKind& kind, Only only) {
+  switch (only) {
+    case Only::kAny:
+      return true;
+    case Only::kFullAttention:
+      return !kind.linear;
+    case Only::kLinearAttention:
+      return kind.linear;
+    case Only::kDense:
+      return !kind.moe;
+    case Only::kMoe:
+      return kind.moe;
+  }
+  return false;
+}
+
+Result<std::vector<LayerKind>> LayerKinds(const Family& family, const HfConfig& model,
+                                          const MegatronConfig& trainer) {
+  const bool linear = HasRules(family, Only::kLinearAttention);
+  const bool moe = HasRules(family, Only::kMoe);
+  const bool dense = HasRules(family, Only::kDense);
+  std::vector<LayerKind> kinds(static_cast<size_t>(trainer.topology.num_layers) + 1);
+  for (size_t i = 0; i + 1 < kinds.size(); ++i) {
+    if (linear) kinds[i].linear = WC_TRY(IsLinear(model, i));
+    kinds[i].moe = moe && (!dense || IsMoe(model, static_cast<int64_t>(i)));
+  }
+  kinds.back().moe = moe && (!dense || std::ranges::any_of(kinds, &LayerKind::moe));
+  if (linear) WC_TRY(Compare(trainer, "linear_attention_freq", kinds, &LayerKind::linear));
+  if (moe) WC_TRY(Compare(trainer, "moe_layer_freq", kinds, &LayerKind::moe));
+  return kinds;
+}
+
+}  // namespace weightcast::bridge
