@@ -36,8 +36,7 @@
 #include "apps/wiring.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "bridge/compile_plan.h"
-#include "bridge/families/families.h"
+#include "bridge/mode.h"
 #include "bridge/shard_keys.h"
 #include "engine/target.h"
 #include "trainer/job.h"
@@ -452,33 +451,49 @@ std::unique_ptr<Publisher> ForTensors(const PublisherArguments& arguments,
 // the rank holds: it must fit the plan, and tells the rows of a padded embedding where nobody says
 // so. All is compared before the run is made.
 // NOLINTNEXTLINE(readability-function-size): arguments are Python's keywords
-std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const std::string& topology,
-                                   const std::string& record, const std::string& config,
-                                   const std::vector<SpecRow>& held, const bridge::SameTensor& same,
-                                   int64_t vocab_rows, const std::string& expert_layout) {
+// What one rank of Megatron knows of its model and of itself; texts are JSON.
+struct RankModel {
+  std::string topology;
+  std::string record;  // of the rank; "": none
+  std::string config;
+  std::string expert_layout;
+  std::string mode;
+  int64_t vocab_rows = 0;  // 0: as the rank's tensors say
+};
+
+template <size_t N>
+void CheckChoice(const char* what, const std::string& value, const char* const (&known)[N]) {
+  if (std::ranges::count(known, value) > 0) return;
+  throw Thrown({Code::kInvalidArgument, std::string(what) + " " + Quoted(value) +
+                                            ": expected one of " +
+                                            JoinNames({std::begin(known), std::end(known)})});
+}
+
+std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const RankModel& told,
+                                   const std::vector<SpecRow>& held,
+                                   const bridge::SameTensor& same) {
   const std::vector<TensorSpec> specs = SpecsOf(held);
   const Unlocked unlocked;
-  if (std::ranges::count(bridge::kExpertLayouts, expert_layout) == 0) {
-    throw Thrown({Code::kInvalidArgument, "expert_layout " + Quoted(expert_layout) +
-                                              ": expected auto, per-name, packed-out-in or "
-                                              "packed-in-out"});
-  }
-  bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(topology));
+  CheckChoice("expert_layout", told.expert_layout, bridge::kExpertLayouts);
+  CheckChoice("mode", told.mode, bridge::kModes);
+  bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(told.topology));
   trainer.mtp.Learn(specs);
-  const bridge::HfConfig model = Value(bridge::HfConfig::Parse(config));
+  const bridge::HfConfig model = Value(bridge::HfConfig::Parse(told.config));
   const RankId rank{arguments.rank};
   if (rank.value < 0 || rank.value >= trainer.topology.world) {
     throw Thrown({Code::kInvalidArgument, "rank " + std::to_string(rank.value) + " of a world of " +
                                               std::to_string(trainer.topology.world)});
   }
-  if (!record.empty()) Value(bridge::CheckRankRecord(trainer.topology, rank.value, record));
+  if (!told.record.empty()) {
+    Value(bridge::CheckRankRecord(trainer.topology, rank.value, told.record));
+  }
   return std::make_unique<Publisher>(
       arguments, [&](apps::SourceOptions options) -> Result<apps::ModelSource> {
-        options.vocab_rows = vocab_rows;
-        options.expert_layout = bridge::ExpertLayoutOf(expert_layout);
-        if (vocab_rows == 0) {
-          const bridge::Family& family = *WC_TRY(bridge::FindFamily(model));
-          options.vocab_rows = bridge::VocabRowsOf(family, trainer, specs);
+        options.expert_layout = bridge::ExpertLayoutOf(told.expert_layout);
+        options.mode = bridge::ModeOf(told.mode);
+        options.vocab_rows = told.vocab_rows;
+        if (told.vocab_rows == 0) {
+          options.vocab_rows = WC_TRY(bridge::VocabRowsOf(options.mode, model, trainer, specs));
         }
         apps::ModelSource source = WC_TRY(apps::PlanForRanks(model, trainer, options));
         const layout::RankPlan& own = source.plan->ranks[static_cast<size_t>(rank.value)];
@@ -737,10 +752,17 @@ NB_MODULE(_core, m) {
       .def_rw("token", &PublisherArguments::token)
       .def_rw("rank", &PublisherArguments::rank)
       .def_rw("threads", &PublisherArguments::threads);
+  nb::class_<RankModel>(m, "RankModel")
+      .def(nb::init<>())
+      .def_rw("topology", &RankModel::topology)
+      .def_rw("record", &RankModel::record)
+      .def_rw("config", &RankModel::config)
+      .def_rw("expert_layout", &RankModel::expert_layout)
+      .def_rw("mode", &RankModel::mode)
+      .def_rw("vocab_rows", &RankModel::vocab_rows);
   nb::class_<Publisher>(m, "Publisher")
       .def_static("for_tensors", &ForTensors, "arguments"_a, "specs"_a)
-      .def_static("for_rank", &ForRank, "arguments"_a, "topology"_a, "record"_a, "config"_a,
-                  "held"_a, "same"_a, "vocab_rows"_a, "expert_layout"_a)
+      .def_static("for_rank", &ForRank, "arguments"_a, "model"_a, "held"_a, "same"_a)
       .def_prop_ro("params", &Publisher::params)
       .def_prop_ro("owns_nothing", &Publisher::owns_nothing)
       .def_prop_ro("owned", &Publisher::owned)

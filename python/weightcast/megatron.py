@@ -44,6 +44,8 @@ class Publisher(BasePublisher):
         modules say.
     expert_layout: of the checkpoint: "auto" (as the seed or the run has them, else as the family's
         checkpoints do), "per-name", "packed-out-in" or "packed-in-out"; equal on all ranks.
+    mode: how the checkpoint's tensors are found in the modules: "bridge" (the family's rules) or "raw"
+        (a converter written by hand); both give the same plan.
     topology: what is said here counts instead of what Megatron says: {"world": ranks, "rank": this
         one, "coords": {"tp": 0, ...} or None, "config": {name: value}, "mtp_inner", "mtp_at_root"},
         as docs/formats/shards.md has it. With world and rank, parallel_state is not asked, and need not be there.
@@ -58,7 +60,7 @@ class Publisher(BasePublisher):
 
     def __init__(self, model_chunks, hf_config, *, catalog, store, run, seed="", carry=(),
                  baseline="", side_files="", token="", threads=0, vocab_rows=0,
-                 expert_layout="auto", topology=None):
+                 expert_layout="auto", mode="bridge", topology=None):
         if hasattr(model_chunks, "named_modules"):
             model_chunks = [model_chunks]
         self._chunks = list(model_chunks)
@@ -70,10 +72,11 @@ class Publisher(BasePublisher):
         arguments = self._arguments(catalog, store, run, seed, carry, baseline,
                                     job_token(token, self._world), threads, job["rank"])
         held, same = self._held()
-        core = _core.Publisher.for_rank(
-            arguments, json.dumps(job["topology"]), job["record"],
-            _config_json(hf_config), tensors.for_all(held, tensors.spec), same, vocab_rows,
-            expert_layout)
+        model = _core.RankModel()
+        model.topology, model.record = json.dumps(job["topology"]), job["record"]
+        model.config = _config_json(hf_config)
+        model.expert_layout, model.mode, model.vocab_rows = expert_layout, mode, vocab_rows
+        core = _core.Publisher.for_rank(arguments, model, tensors.for_all(held, tensors.spec), same)
         self._begin(core, side_files)
         self._owned = set(core.owned)
 

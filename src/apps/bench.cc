@@ -4,6 +4,7 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/spelling_flags.h"
 #include "apps/toy_model.h"
 #include "base/text.h"
 #include "bridge/plan_report.h"
@@ -161,19 +162,21 @@ Status BenchCodec(App& app, const CodecFlags& flags) {
 
 struct PlanFlags {
   std::string model;
+  std::string mode = bridge::kModes[0];
   bool apply = false;
 };
 
 Status BenchPlan(App& app, const PlanFlags& flags) {
-  const bridge::PlanReport r =
-      WC_TRY(bridge::RunPlanBench(flags.model, flags.apply, app.world().clock));
+  const bridge::PlanReport r = WC_TRY(bridge::RunPlanBench(flags.model, bridge::ModeOf(flags.mode),
+                                                           flags.apply, app.world().clock));
   char text[240];
   std::snprintf(text, sizeof text, "%lld tensors on %lld ranks, %lld slices: compiled in %.3f s\n",
                 static_cast<long long>(r.tensors), static_cast<long long>(r.ranks),
                 static_cast<long long>(r.slices), r.compile_seconds);
-  Json document = {{"model", flags.model}, {"ranks", r.ranks},
-                   {"tensors", r.tensors}, {"slices", r.slices},
-                   {"bytes", r.bytes},     {"compile_seconds", r.compile_seconds}};
+  Json document = {{"model", flags.model},      {"mode", flags.mode},
+                   {"ranks", r.ranks},          {"tensors", r.tensors},
+                   {"slices", r.slices},        {"bytes", r.bytes},
+                   {"plan_hash", r.hash.hex()}, {"compile_seconds", r.compile_seconds}};
   std::string all = text;
   if (flags.apply) {
     std::snprintf(text, sizeof text, "%s applied at %.2f GB/s, %.2f x memcpy\n",
@@ -197,6 +200,7 @@ std::vector<Command> BenchCommands() {
          auto v = std::make_shared<PlanFlags>();
          f.Argument("MODEL", &v->model, "one of " + JoinNames(bridge::PlanBenchModels()))
              .Bool("--apply", &v->apply, "fill the model's tensors from all ranks' shards, too");
+         AddMode(f, &v->mode);
          return [v](App& app) { return BenchPlan(app, *v); };
        }},
       {"bench codec", "measure the delta codec: size against the limits, speed against memcpy",

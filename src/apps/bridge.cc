@@ -7,9 +7,9 @@
 #include "apps/model_source.h"
 #include "apps/spelling_flags.h"
 #include "base/text.h"
-#include "bridge/compile_plan.h"
 #include "bridge/convert.h"
 #include "bridge/families/family_table.h"
+#include "bridge/mode.h"
 #include "bridge/receiver.h"
 #include "bridge/shard_dir.h"
 #include "layout/cells.h"
@@ -19,9 +19,6 @@ namespace weightcast::apps {
 namespace {
 
 using bridge::CompiledPlan;
-
-constexpr const char* kBridgeMode = "bridge";
-constexpr const char* kRawMode = "raw";
 
 // "dir/" and "dir" name the same directory; siblings are made of the name.
 std::string Trimmed(const std::string& path) {
@@ -107,6 +104,7 @@ struct PlanFlags {
   int64_t mtp_layers = 0;
   int64_t vocab_rows = 0;
   std::string spec = "te";
+  std::string mode = bridge::kModes[0];
   SpellingFlags spelling;
   bool families = false;        // plan only
   std::string unit;             // trace only
@@ -138,6 +136,7 @@ void AddLayoutFlags(Flags& f, const std::shared_ptr<PlanFlags>& v) {
             "one a line")
       .Texts("--carry", &v->carry,
              "reference tensors that the trainer does not hold (pattern with *)");
+  AddMode(f, &v->mode);
   AddSpellingFlags(f, &v->spelling);
 }
 
@@ -212,7 +211,8 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
     options.names = WC_TRY(bridge::ParseNames(AsText(text)).With(flags.names));
   }
   planned.trainer.mtp = planned.trainer.mtp.Or(flags.spelling.mtp());
-  planned.compiled = WC_TRY(bridge::CompilePlan(model, planned.trainer, options));
+  planned.compiled =
+      WC_TRY(bridge::Compile(bridge::ModeOf(flags.mode), model, planned.trainer, options));
   return planned;
 }
 
@@ -237,7 +237,7 @@ Status Plan(App& app, const PlanFlags& flags) {
   const Planned planned = WC_TRY(PlanFrom(app, flags));
   // No shard is read: keys that would not be sent are known by pattern.
   const std::vector<std::string>& ignored = planned.compiled.plan->ranks[0].ignored;
-  Json document = ToJson(planned.compiled, ignored, kBridgeMode);
+  Json document = ToJson(planned.compiled, ignored, flags.mode);
   document["world"] = planned.trainer.topology.world;
   app.Emit(document, ToText(planned.compiled, ignored));
   return Ok();
@@ -248,7 +248,7 @@ struct ConvertFlags {
   std::string out;
   bridge::ConvertOptions options;
   int64_t threads = 0;
-  std::string mode = kBridgeMode;
+  std::string mode = bridge::kModes[0];
   std::string expert_layout = bridge::kExpertLayouts[0];
 };
 
@@ -256,7 +256,7 @@ Status Convert(App& app, ConvertFlags& flags) {
   WC_TRY(app.CheckInputs({{"--shards", flags.shards},
                           {"--config", flags.options.config},
                           {"--reference", flags.options.reference}}));
-  flags.options.mode = flags.mode == kRawMode ? bridge::Mode::kRaw : bridge::Mode::kBridge;
+  flags.options.mode = bridge::ModeOf(flags.mode);
   flags.options.threads = static_cast<int>(flags.threads);
   flags.options.expert_layout = bridge::ExpertLayoutOf(flags.expert_layout);
   flags.options.progress = [&](int64_t done, int64_t total) {
@@ -458,14 +458,13 @@ std::vector<Command> BridgeCommands() {
              .RequiredText("--out", &v->out, "new directory for the checkpoint")
              .Text("--config", &v->options.config,
                    "config.json; default ../hf_source/ beside the shards")
-             .Choice("--mode", &v->mode, {kBridgeMode, kRawMode},
-                     "how tensors are found: by rules, or by converters written by hand")
              .Text("--reference", &v->options.reference,
                    "checkpoint directory whose tensors the result must have")
              .Texts("--carry", &v->options.carry,
                     "reference tensors that the trainer does not hold (pattern with *): copied")
              .Texts("--ignore", &v->options.ignore, "shard keys that are not sent (pattern with *)")
              .Int("--threads", &v->threads, "0: all CPUs", kThreadsMax);
+         AddMode(f, &v->mode);
          AddExpertLayout(f, &v->expert_layout);
          return [v](App& app) { return Convert(app, *v); };
        }},

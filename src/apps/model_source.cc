@@ -4,8 +4,6 @@
 #include <set>
 
 #include "base/text.h"
-#include "bridge/compile_plan.h"
-#include "bridge/families/families.h"
 
 namespace weightcast::apps {
 namespace {
@@ -29,8 +27,8 @@ Status LearnFromShards(os::World& world, const bridge::ShardDir& dir, SourceOpti
   const RankId rank{static_cast<int32_t>(*told->rank)};
   const auto file = WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(rank)));
   if (told->vocab_rows == 0) {
-    const bridge::Family& family = *WC_TRY(bridge::FindFamily(dir.model));
-    told->vocab_rows = bridge::VocabRowsOf(family, dir.trainer, file.specs());
+    told->vocab_rows =
+        WC_TRY(bridge::VocabRowsOf(told->mode, dir.model, dir.trainer, file.specs()));
   }
   told->mtp.Learn(file.specs());
   if (!told->for_every_rank || dir.trainer.mtp_layers == 0 || told->mtp.known()) return Ok();
@@ -91,7 +89,8 @@ Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
   compile.expert_layout = options.expert_layout;
   bridge::MegatronConfig spelled = trainer;
   spelled.mtp = trainer.mtp.Or(options.mtp);
-  const bridge::CompiledPlan compiled = WC_TRY(bridge::CompilePlan(model, spelled, compile));
+  const bridge::CompiledPlan compiled =
+      WC_TRY(bridge::Compile(options.mode, model, spelled, compile));
   ModelSource source;
   source.topology = trainer.topology;
   source.mtp = spelled.mtp;

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bridge/compile_plan.h"
+#include "bridge/compiled_plan.h"
 #include "bridge/hf_config.h"
 #include "bridge/megatron_config.h"
+#include "bridge/mode.h"
 #include "bridge/shard_dir.h"
 #include "catalog/catalog.h"
 #include "layout/cells.h"
@@ -32,6 +33,7 @@ struct SourceOptions {
   // or, in a process that speaks for every rank, by the file of one that holds the modules.
   bool for_every_rank = false;
   bridge::ExpertLayout expert_layout = bridge::ExpertLayout::kAuto;
+  bridge::Mode mode = bridge::Mode::kBridge;
   std::optional<int64_t> rank;  // as the user says it: refused if the layout has no such rank
 };
 
@@ -59,7 +61,7 @@ SourceOptions ReferenceOf(const catalog::Run* run, const tensor::HfDirectory* se
 // reference. `name`: of the source, for messages.
 Result<ModelSource> PlanForTensors(std::shared_ptr<const tensor::Inventory> inventory,
                                    const std::string& name, const SourceOptions& options);
-// Megatron's ranks, known by their configs alone. Errors: as bridge::CompilePlan.
+// Megatron's ranks, known by their configs alone. Errors: as bridge::Compile.
 Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
                                  const bridge::MegatronConfig& trainer,
                                  const SourceOptions& options);

@@ -3,9 +3,9 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
-#include "apps/spelling_flags.h"
 #include "apps/process.h"
 #include "apps/reports.h"
+#include "apps/spelling_flags.h"
 #include "apps/wiring.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -29,7 +29,7 @@ struct PublishFlags {
   std::string baseline;
   std::string fork;
   std::string step;
-  std::string mode = "bridge";
+  std::string mode = bridge::kModes[0];
   std::vector<std::string> carry;
   std::vector<std::string> labels;
   std::optional<int64_t> rank;
@@ -182,6 +182,7 @@ class Publish {
     options.vocab_rows = flags_.vocab_rows;
     options.mtp = flags_.spelling.mtp();
     options.expert_layout = bridge::ExpertLayoutOf(flags_.spelling.expert_layout);
+    options.mode = bridge::ModeOf(flags_.mode);
     options.for_every_rank = !flags_.rank;
     options.rank = flags_.rank.value_or(0);
     source_ = WC_TRY(flags_.shards.empty()
@@ -315,6 +316,8 @@ class Publish {
                                      std::to_string(source_.vocab_rows),
                                      "--expert-layout",
                                      flags_.spelling.expert_layout,
+                                     "--mode",
+                                     flags_.mode,
                                      "--wait",
                                      std::to_string(flags_.wait.value_or(600))};
     const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
@@ -454,11 +457,11 @@ std::vector<Command> PublishCommands() {
                    "where baselines are kept; default under XDG_STATE_HOME")
              .Texts("--carry", &v->carry, "pattern of seed tensors that the trainer does not hold")
              .Texts("--label", &v->labels, "k=v, kept with the version")
-             .Choice("--mode", &v->mode, {"bridge"}, "how Megatron names become Hugging Face names")
              .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
              .Int("--vocab-rows", &v->vocab_rows,
                   "rows of the padded embedding, where neither topology nor own shard tells; 0: "
                   "told");
+         AddMode(f, &v->mode);
          AddSpellingFlags(f, &v->spelling);
          f.Int("--threads", &v->threads, "0: all CPUs", kThreadsMax)
              .Int("--staging-timeout", &v->staging_timeout,

@@ -1,6 +1,14 @@
 #include "apps/spelling_flags.h"
 
+#include "bridge/mode.h"
+
 namespace weightcast::apps {
+
+void AddMode(Flags& flags, std::string* value) {
+  flags.Choice("--mode", value, {std::begin(bridge::kModes), std::end(bridge::kModes)},
+               "how checkpoint tensors are found in the trainer's: by the family's rules, or by a "
+               "converter written by hand; both give the same plan");
+}
 
 void AddExpertLayout(Flags& flags, std::string* value) {
   flags.Choice("--expert-layout", value,

@@ -1,4 +1,4 @@
-// Options about what a trainer or a checkpoint calls its tensors, where nothing else tells.
+// Options about how a trainer's tensors become a checkpoint's, where nothing else tells.
 #pragma once
 
 #include <string>
@@ -20,6 +20,8 @@ struct SpellingFlags {
     return {mtp_inner, mtp_at_root ? std::optional(true) : std::nullopt};
   }
 };
+// How the plan is made; `value` is one of bridge::kModes.
+void AddMode(Flags& flags, std::string* value);
 void AddExpertLayout(Flags& flags, std::string* value);
 void AddSpellingFlags(Flags& flags, SpellingFlags* values);
 

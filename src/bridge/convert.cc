@@ -7,9 +7,6 @@
 
 #include "base/task_pool.h"
 #include "base/text.h"
-#include "bridge/compile_plan.h"
-#include "bridge/families/families.h"
-#include "bridge/raw/raw.h"
 #include "bridge/shard_dir.h"
 #include "layout/gather.h"
 #include "tensor/hf_directory.h"
@@ -177,16 +174,13 @@ Status CheckFree(os::Fs& fs, const std::string& out) {
 }
 
 // The plan; padding of the vocabulary is told by the shards.
-Result<CompiledPlan> Compile(Mode mode, const ShardDir& dir, const std::vector<ShardFile>& shards,
-                             CompileOptions options) {
-  const Family* family = mode == Mode::kRaw ? nullptr : WC_TRY(FindFamily(dir.model));
+Result<CompiledPlan> CompileFor(Mode mode, const ShardDir& dir,
+                                const std::vector<ShardFile>& shards, CompileOptions options) {
   for (const ShardFile& shard : shards) {
     if (options.vocab_rows > 0) break;
-    options.vocab_rows = family == nullptr ? RawVocabRowsOf(dir.trainer, shard.specs())
-                                           : VocabRowsOf(*family, dir.trainer, shard.specs());
+    options.vocab_rows = WC_TRY(VocabRowsOf(mode, dir.model, dir.trainer, shard.specs()));
   }
-  if (family == nullptr) return CompileRaw(dir.model, dir.trainer, options);
-  return CompilePlanFor(*family, dir.model, dir.trainer, options);
+  return Compile(mode, dir.model, dir.trainer, options);
 }
 
 // Writes everything to a sibling first, then gives it its name.
@@ -226,7 +220,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
     compile.reference = sources.reference->inventory();
   }
   ConvertReport report;
-  report.compiled = WC_TRY(Compile(options.mode, dir, sources.files, compile).With(shards));
+  report.compiled = WC_TRY(CompileFor(options.mode, dir, sources.files, compile).With(shards));
   const layout::Plan& plan = *report.compiled.plan;
   WC_TRY(FindParams(plan, &sources, &report.ignored));
   if (options.check_replicas) WC_TRY(CheckReplicas(report.compiled, sources, options.threads));

@@ -9,12 +9,10 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "bridge/compiled_plan.h"
+#include "bridge/mode.h"
 #include "os/fs.h"
 
 namespace weightcast::bridge {
-
-// How the plan is made: by the families' rules, or by converters written by hand, which must agree.
-enum class Mode : uint8_t { kBridge, kRaw };
 
 struct ConvertOptions {
   Mode mode = Mode::kBridge;

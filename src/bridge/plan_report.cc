@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "bridge/compile_plan.h"
 #include "bridge/families/large_models.h"
 #include "layout/gather.h"
 
@@ -56,7 +55,7 @@ std::vector<std::string> PlanBenchModels() {
   return names;
 }
 
-Result<PlanReport> RunPlanBench(const std::string& name, bool apply, os::Clock& clock) {
+Result<PlanReport> RunPlanBench(const std::string& name, Mode mode, bool apply, os::Clock& clock) {
   const auto* model = std::ranges::find(kLargeModels, name, &LargeModel::name);
   if (model == std::end(kLargeModels)) {
     return Error{Code::kInvalidArgument,
@@ -66,8 +65,9 @@ Result<PlanReport> RunPlanBench(const std::string& name, bool apply, os::Clock& 
   const MegatronConfig trainer = WC_TRY(MegatronConfig::Parse(model->topology));
   PlanReport report;
   const SteadyTime begin = clock.Now();
-  const CompiledPlan compiled = WC_TRY(CompilePlan(config, trainer, {}));
+  const CompiledPlan compiled = WC_TRY(Compile(mode, config, trainer, {}));
   report.compile_seconds = ToSeconds(clock.Now() - begin);
+  report.hash = compiled.hash;
   const layout::Plan& plan = *compiled.plan;
   report.ranks = std::ssize(plan.ranks);
   report.tensors = static_cast<int64_t>(plan.inventory->size());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bridge/mode.h"
 #include "os/world.h"
 
 namespace weightcast::bridge {
@@ -16,6 +17,7 @@ struct PlanReport {
   int64_t slices = 0;  // of all ranks
   int64_t bytes = 0;   // of the model
   double compile_seconds = 0;
+  PlanHash hash;
   // Of one thread that fills all canonical tensors from all ranks' shards, in memory; and of memcpy
   // over as much. 0 if not applied.
   double apply_gb_per_s = 0;
@@ -27,6 +29,6 @@ std::vector<std::string> PlanBenchModels();
 
 // Compiles a model's plan; if `apply`, applies it, too: twice the model's bytes of memory.
 // Errors: kInvalidArgument: no such model, or one too large to apply.
-Result<PlanReport> RunPlanBench(const std::string& model, bool apply, os::Clock& clock);
+Result<PlanReport> RunPlanBench(const std::string& model, Mode mode, bool apply, os::Clock& clock);
 
 }  // namespace weightcast::bridge

@@ -257,6 +257,80 @@ def test_hf_config_is_a_dict_a_file_its_directory_or_an_object(place, tmp_path):
         place.publisher(module, 3)
 
 
+# ---- experts, and the two ways to a plan ----
+
+EXPERTS = 2
+MOE_CONFIG = {**HF_CONFIG, "architectures": ["Qwen3MoeForCausalLM"], "num_experts": EXPERTS,
+              "moe_intermediate_size": FFN, "num_experts_per_tok": 1, "decoder_sparse_step": 1,
+              "mlp_only_layers": []}
+
+
+def mixture(seed):
+    """A model whose layers are mixtures of experts, and its checkpoint with a tensor for each."""
+    rng = np.random.default_rng(seed)
+    hf = hf_tensors(seed)
+    module = whole(hf, num_moe_experts=EXPERTS, moe_ffn_hidden_size=FFN, moe_grouped_gemm=True)
+    for layer in range(LAYERS):
+        at, to = f"model.layers.{layer}.", f"decoder.layers.{layer}."
+        fc1, fc2 = (module.at(to + f"mlp.linear_fc{i}")._parameters for i in (1, 2))
+        module.put(to + "pre_mlp_layernorm.weight", fc1.pop("layer_norm_weight"))
+        for name in ("q", "k"):
+            hf[at + f"self_attn.{name}_norm.weight"] = rng.standard_normal(HEAD, dtype=np.float32)
+            module.put(to + f"self_attention.{name}_layernorm.weight", hf[at + f"self_attn.{name}_norm.weight"])
+        hf[at + "mlp.gate.weight"] = rng.standard_normal((EXPERTS, HIDDEN), dtype=np.float32)
+        module.put(to + "mlp.router.weight", hf[at + "mlp.gate.weight"])
+        parts = [hf.pop(at + f"mlp.{name}_proj.weight") for name in ("gate", "up", "down")]
+        for expert in range(EXPERTS):
+            gate, up, down = (part + np.float32(expert) for part in parts)
+            for name, part in (("gate", gate), ("up", up), ("down", down)):
+                hf[at + f"mlp.experts.{expert}.{name}_proj.weight"] = part
+            module.put(to + f"mlp.experts.linear_fc1.weight{expert}", np.concatenate([gate, up]))
+            module.put(to + f"mlp.experts.linear_fc2.weight{expert}", down)
+        del fc1["weight"], fc2["weight"]
+    return module, hf
+
+
+def packed(hf, turned):
+    """The same checkpoint with one tensor for all experts of a layer, each turned if so asked."""
+    out = {name: tensor for name, tensor in hf.items() if ".experts." not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp.experts."
+        gate, up, down = (np.stack([hf[f"{at}{e}.{name}_proj.weight"] for e in range(EXPERTS)])
+                          for name in ("gate", "up", "down"))
+        for name, tensor in (("gate_up_proj", np.concatenate([gate, up], axis=1)), ("down_proj", down)):
+            out[at + name] = np.ascontiguousarray(tensor.swapaxes(1, 2)) if turned else tensor
+    return out
+
+
+@pytest.mark.parametrize("mode", ["bridge", "raw"])
+@pytest.mark.parametrize("layout", ["auto", "per-name", "packed-out-in", "packed-in-out"])
+def test_experts_come_as_the_checkpoint_has_them(place, layout, mode):
+    module, hf = mixture(11)
+    if layout.startswith("packed"):
+        hf = packed(hf, turned=layout == "packed-in-out")
+    with place.publisher(module, MOE_CONFIG, expert_layout=layout, mode=mode) as publisher:
+        assert publisher.publish().wait()["root"] == place.root(hf)
+
+
+def test_an_unknown_expert_layout_and_mode_are_refused(place):
+    module, _ = mixture(12)
+    refused(place, module, errors.InvalidArgument, "expert_layout.*packed.*: expected one of auto, per-name",
+            MOE_CONFIG, expert_layout="packed")
+    refused(place, module, errors.InvalidArgument, "mode.*rules.*: expected one of bridge, raw", MOE_CONFIG,
+            mode="rules")
+
+
+def test_a_run_whose_experts_are_packed_refuses_another_layout(place):
+    module, hf = mixture(13)
+    with weightcast.Publisher(**place.where, run="policy", weights=packed(hf, turned=False),
+                              baseline=place.path / "first") as first:
+        first.publish(packed(hf, turned=False)).wait()
+    with place.publisher(module, MOE_CONFIG) as publisher:  # told by the run
+        assert publisher.publish().wait()["root"] == place.root(packed(hf, turned=False))
+    with pytest.raises(errors.InvalidData, match="experts"):
+        place.publisher(module, MOE_CONFIG, expert_layout="per-name")
+
+
 # ---- what is taken, and under which name ----
 
 def test_keys_are_chunk_and_local_name_and_buffers_that_are_weights_are_taken():

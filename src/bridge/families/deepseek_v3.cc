@@ -6,7 +6,8 @@ namespace {
 
 constexpr Setting kSettings[] = {
     {"multi_latent_attention", "true"}, {"num_moe_experts", "*"}, {"mtp_num_layers", "*"}};
-constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"};
+constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM",
+                                                         "KimiK2ForCausalLM"};
 constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
 constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kLatentAttentionRules, kMlpNormRules, kGatedMlpRules,
