@@ -13,9 +13,8 @@ MEGATRON = FIXTURES / "megatron"
 # Exit codes of docs/cli.md.
 FAULT, USAGE, DATA, CONFLICT, UNAVAILABLE = 1, 2, 3, 4, 5
 
-# Sets that this version converts (docs/design/rules.md lists the families).
-FAMILIES = ["qwen3", "qwen3_tied", "qwen3.local", "llama", "llama_tied", "llama.local", "qwen2",
-            "qwen2_tied"]
+# Every family of the collection; a folder is a layout.
+FAMILIES = sorted(path.parent.parent.name for path in MEGATRON.glob("*/tp1/topology.json"))
 
 
 def topologies(family):
