@@ -91,6 +91,8 @@ std::string ToText(const CompiledPlan& compiled, const std::vector<std::string>&
   return text;
 }
 
+constexpr const char* kSpecs[] = {"te", "local"};
+
 // The trainer's layout for plan and trace: a directory of shards, or config.json and numbers.
 struct PlanFlags {
   std::string shards;
@@ -103,7 +105,7 @@ struct PlanFlags {
   std::string pipeline_layout;
   int64_t mtp_layers = 0;
   int64_t vocab_rows = 0;
-  std::string spec = "te";
+  std::string spec = kSpecs[0];
   std::string mode = bridge::kModes[0];
   SpellingFlags spelling;
   bool families = false;        // plan only
@@ -128,9 +130,12 @@ void AddLayoutFlags(Flags& f, const std::shared_ptr<PlanFlags>& v) {
            layout::kLayersMax)
       .Int("--first-stage-layers", &v->first_stage, "layers of the first stage, if uneven")
       .Int("--last-stage-layers", &v->last_stage, "layers of the last stage, if uneven")
-      .Int("--vocab-rows", &v->vocab_rows, "rows of the embedding with padding; default vocab_size")
-      .Choice("--spec", &v->spec, {"te", "local"}, "how the trainer spells norms")
-      .Text("--reference", &v->reference, "checkpoint directory whose tensors must be produced")
+      .Int("--vocab-rows", &v->vocab_rows, "rows of the embedding with padding; 0: as told",
+           bridge::kVocabRowsMax)
+      .Choice("--spec", &v->spec, {std::begin(kSpecs), std::end(kSpecs)},
+              "how the trainer spells norms")
+      .Text("--reference", &v->reference,
+            "checkpoint directory whose tensors must be produced; or --names")
       .Text("--names", &v->names,
             "a file with the names that a receiver expects: a checkpoint's index, a JSON list, or "
             "one a line")
@@ -147,7 +152,7 @@ Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
                  {"pipeline_model_parallel_size", flags.pp},
                  {"context_parallel_size", flags.cp},
                  {"num_layers", model.Int("num_hidden_layers").value_or(0)},
-                 {"transformer_impl", flags.spec == "te" ? "transformer_engine" : "local"}};
+                 {"transformer_impl", flags.spec == kSpecs[0] ? "transformer_engine" : "local"}};
   if (flags.first_stage) config["num_layers_in_first_pipeline_stage"] = *flags.first_stage;
   if (flags.last_stage) config["num_layers_in_last_pipeline_stage"] = *flags.last_stage;
   if (flags.vpp) config["virtual_pipeline_model_parallel_size"] = *flags.vpp;
@@ -157,7 +162,6 @@ Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
     config["pipeline_model_parallel_layout"] = flags.pipeline_layout;
   }
   if (flags.mtp_layers > 0) config["mtp_num_layers"] = flags.mtp_layers;
-  if (flags.vocab_rows > 0) config["padded_vocab_size"] = flags.vocab_rows;
   for (const int64_t size : {flags.tp, flags.pp, flags.cp, flags.dp}) {
     if (size >= 1 && size <= layout::kWorldMax) continue;
     return Error{Code::kInvalidArgument, "parallel size " + std::to_string(size) +
@@ -175,6 +179,30 @@ Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
   return trainer;
 }
 
+// Shards say their layout themselves: flags that could say another are refused.
+Status CheckNoLayout(const PlanFlags& flags) {
+  const std::pair<const char*, bool> given[] = {
+      {"--tp", flags.tp != 1},
+      {"--pp", flags.pp != 1},
+      {"--vpp", flags.vpp.has_value()},
+      {"--cp", flags.cp != 1},
+      {"--dp", flags.dp != 1},
+      {"--ep", flags.ep != 1},
+      {"--etp", flags.etp.has_value()},
+      {"--pipeline-layout", !flags.pipeline_layout.empty()},
+      {"--mtp-layers", flags.mtp_layers != 0},
+      {"--first-stage-layers", flags.first_stage.has_value()},
+      {"--last-stage-layers", flags.last_stage.has_value()},
+      {"--spec", flags.spec != kSpecs[0]}};
+  std::vector<std::string> unfit;
+  for (const auto& [flag, is_given] : given) {
+    if (is_given) unfit.emplace_back(flag);
+  }
+  if (unfit.empty()) return Ok();
+  return Error{Code::kInvalidArgument,
+               "--shards has the layout in its topology.json; found also " + JoinNames(unfit)};
+}
+
 // The layout that the flags name, its plan, and where its shards lie ("" if nowhere).
 struct Planned {
   bridge::MegatronConfig trainer;
@@ -190,6 +218,7 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
   Planned planned;
   bridge::HfConfig model;
   if (!flags.shards.empty()) {
+    WC_TRY(CheckNoLayout(flags));
     planned.dir = WC_TRY(bridge::OpenShardDir(fs, flags.shards, flags.config));
     model = planned.dir->model;
     planned.trainer = planned.dir->trainer;
@@ -202,6 +231,7 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
   }
   bridge::CompileOptions options{.reference = nullptr, .carry = flags.carry, .ignore = {}};
   options.expert_layout = bridge::ExpertLayoutOf(flags.spelling.expert_layout);
+  options.vocab_rows = flags.vocab_rows;
   if (!flags.reference.empty()) {
     options.reference =
         WC_TRY(tensor::HfDirectory::Open(fs, flags.reference).With(flags.reference)).inventory();

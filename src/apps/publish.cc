@@ -460,7 +460,8 @@ std::vector<Command> PublishCommands() {
              .Text("--fork", &v->fork, "RUN@VERSION: begin the run from a version of another")
              .Int("--vocab-rows", &v->vocab_rows,
                   "rows of the padded embedding, where neither topology nor own shard tells; 0: "
-                  "told");
+                  "told",
+                  bridge::kVocabRowsMax);
          AddMode(f, &v->mode);
          AddSpellingFlags(f, &v->spelling);
          f.Int("--threads", &v->threads, "0: all CPUs", kThreadsMax)

@@ -27,6 +27,9 @@ using tensor::TensorSpec;
 
 // Parameters of all ranks together, of some 150 bytes each: 16 Ki ranks with a thousand each.
 constexpr int64_t kParamsMax = int64_t{1} << 24;
+// Slices of all parameters together, of some 100 bytes each: twenty times those of the largest
+// models.
+constexpr int64_t kSlicesMax = int64_t{1} << 21;
 
 // What the marks in a name stand for.
 struct Numbers {
@@ -113,16 +116,20 @@ class Compiler {
 
  private:
   Status Check();
+  void CheckFamily();
+  Status Faults() const;
   Result<int64_t> CountOf(Holder holder) const;
   Chunk ChunkOf(Holder holder) const;
   void ListLayers(const Stack& stack, const std::vector<LayerKind>& kinds);
   Status ListModules();
   Status ListInstances();
   Status ReadSizes();
+  Status CheckAmount(const std::vector<Instance>& instances) const;
+  void ExpandRules();
   Status MakeInventory();
   void AddTensors(const Instance& instance, std::vector<TensorSpec>* specs) const;
-  Status PlaceShards();
-  Status PlaceInstance(const Instance& instance);
+  void PlaceShards();
+  void PlaceInstance(const Instance& instance);
   void SortParams();
   void CollectReplicas();
 
@@ -133,7 +140,6 @@ class Compiler {
   std::string KeyOf(const Instance& instance) const;
   std::string NameOf(const Instance& instance, const Output& output) const;
   TensorCut CutOf(const Rule& rule) const;
-  Result<const std::vector<Shard>*> ShardsOfRule(const Rule& rule);
   std::vector<int32_t> RanksOf(const Instance& instance, int32_t shards, int32_t index) const;
   std::vector<Slice> SlicesOf(const Instance& instance, const Shard& shard) const;
 
@@ -142,6 +148,7 @@ class Compiler {
   const MegatronConfig& trainer_;
   const CompileOptions& options_;
   const Topology& topology_ = trainer_.topology;
+  std::vector<std::string> faults_;  // all that does not fit in the two configs
   DimSet wanted_;
   Dims dims_;
   bool tied_ = false;
@@ -152,7 +159,9 @@ class Compiler {
   std::vector<Module> modules_;
   std::vector<Instance> instances_;
   std::map<const Rule*, std::vector<Shard>> shards_of_;
-  std::vector<layout::Coordinates> in_stage_;  // of the ranks of a stage
+  // Ranks of the first stage: by tensor rank, and by (expert rank, its tensor rank).
+  std::vector<std::vector<int32_t>> by_tp_;
+  std::vector<std::vector<int32_t>> by_expert_;
   std::shared_ptr<const Inventory> inventory_;
   std::vector<RankPlan> ranks_;
   std::vector<SharedShard> shards_;
@@ -211,12 +220,10 @@ Status Compiler::Check() {
   alias_ = tied_ && std::ranges::binary_search(declared, family_.tied_alias);
   for (const Stack& stack : family_.stacks) {
     const std::string prefix = Filled(Wrapped(stack.hf), {.any = true});
-    experts_[&stack] =
-        WC_TRY(ChooseExpertLayout(family_, model_, prefix, options_.expert_layout, declared));
-  }
-  std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
-  for (const std::string_view flag : family_.refused) {
-    if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
+    const auto layout =
+        ChooseExpertLayout(family_, model_, prefix, options_.expert_layout, declared);
+    if (!layout.ok()) faults_.push_back(layout.error().message);
+    experts_[&stack] = layout.ok() ? *layout : ExpertLayout::kPerName;
   }
   if (options_.expert_layout != ExpertLayout::kAuto && !HasRule(family_, When::kPerName)) {
     return Error{Code::kInvalidArgument,
@@ -224,14 +231,32 @@ Status Compiler::Check() {
                      kExpertLayouts[static_cast<size_t>(options_.expert_layout)] + ": family " +
                      family_.name + " has no experts, or one layout of them"};
   }
+  if (options_.vocab_rows < 0 || options_.vocab_rows > kVocabRowsMax) {
+    return Error{Code::kInvalidArgument, "an embedding of " + std::to_string(options_.vocab_rows) +
+                                             " rows, expected 0.." + std::to_string(kVocabRowsMax)};
+  }
+  CheckFamily();
+  return Ok();
+}
+
+// What the family has no rules for.
+void Compiler::CheckFamily() {
+  std::vector<std::string> refused = Unsupported(trainer_, family_.settings);
+  for (const std::string_view flag : family_.refused) {
+    if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
+  }
   const bool has_experts = std::ranges::any_of(
       family_.settings, [](const Setting& s) { return s.key == "num_moe_experts"; });
   if (topology_.ep > 1 && !has_experts) {
     refused.push_back("expert_model_parallel_size = " + std::to_string(topology_.ep));
   }
-  if (refused.empty()) return Ok();
+  if (!refused.empty()) faults_.push_back("no rules for " + JoinNames(refused));
+}
+
+Status Compiler::Faults() const {
+  if (faults_.empty()) return Ok();
   return Error{Code::kInvalidData,
-               std::string("family ") + family_.name + " has no rules for " + JoinNames(refused)};
+               std::string("family ") + family_.name + ": " + JoinNames(faults_, faults_.size())};
 }
 
 // How many modules a stack that is not the decoder's layers has.
@@ -245,7 +270,10 @@ Result<int64_t> Compiler::CountOf(Holder holder) const {
     case Holder::kVisionLayers:
       return CountIn(model_, "vision_config.depth");
     case Holder::kDeepstack:
-      return deepstack == model_.int_lists.end() ? 0 : std::ssize(deepstack->second);
+      if (deepstack == model_.int_lists.end()) return 0;
+      if (std::ssize(deepstack->second) <= layout::kLayersMax) return std::ssize(deepstack->second);
+      return Error{Code::kInvalidData, "config.json: " + deepstack->first + " has more than " +
+                                           std::to_string(layout::kLayersMax) + " entries"};
     default:
       return 1;
   }
@@ -292,7 +320,8 @@ Status Compiler::ListModules() {
 }
 
 Status Compiler::ListInstances() {
-  WC_TRY(ListModules());
+  const Status listed = ListModules();
+  if (!listed.ok()) faults_.push_back(listed.error().message);
   int64_t params = 0;
   for (const Module& module : modules_) {
     for (const std::span<const Rule> group : module.stack->rules) {
@@ -306,6 +335,8 @@ Status Compiler::ListInstances() {
     if (params > kParamsMax) break;
   }
   WC_TRY(ReadSizes());
+  if (!listed.ok()) return Faults();
+  WC_TRY(CheckAmount(instances_));
   // One instance for all experts becomes one for each.
   std::vector<Instance> each;
   for (const Instance& instance : instances_) {
@@ -324,13 +355,35 @@ Status Compiler::ListInstances() {
 }
 
 Status Compiler::ReadSizes() {
-  dims_ = WC_TRY(ReadDims(model_, wanted_));
-  WC_TRY(CheckSameModel(model_, dims_, wanted_, tied_, trainer_));
+  const Result<Dims> dims = ReadDims(model_, wanted_);
+  if (!dims.ok()) faults_.push_back(dims.error().message);
+  if (!dims.ok()) return Faults();
+  dims_ = *dims;
+  const Status same = CheckSameModel(model_, dims_, wanted_, tied_, trainer_);
+  if (!same.ok()) faults_.push_back(same.error().message);
   const int64_t experts = dims_[Dim::kExperts];
-  if (!wanted_[static_cast<size_t>(Dim::kExperts)] || experts % topology_.ep == 0) return Ok();
-  return Error{Code::kInvalidData, std::to_string(experts) +
-                                       " experts are not divisible by expert parallel size " +
-                                       std::to_string(topology_.ep)};
+  if (wanted_[static_cast<size_t>(Dim::kExperts)] && experts % topology_.ep != 0) {
+    faults_.push_back(std::to_string(experts) +
+                      " experts are not divisible by expert parallel size " +
+                      std::to_string(topology_.ep));
+  }
+  return Ok();
+}
+
+// Slices are made of runs of rows; the numbers of heads and the like in config.json say how many.
+Status Compiler::CheckAmount(const std::vector<Instance>& instances) const {
+  int64_t slices = 0;
+  for (const Instance& instance : instances) {
+    const int64_t times = instance.expert < 0 ? 1 : dims_[Dim::kExperts];
+    const int64_t shards = ShardsOf(*instance.rule, dims_, CutOf(*instance.rule));
+    slices += RunsOf(*instance.rule, dims_, kSlicesMax + 1) * std::max(times, shards);
+    if (slices <= kSlicesMax) continue;
+    return Error{Code::kInvalidData, std::string("family ") + family_.name +
+                                         ": a plan of more than " + std::to_string(kSlicesMax) +
+                                         " slices, at " + instance.module->stack->megatron +
+                                         instance.rule->name};
+  }
+  return Ok();
 }
 
 Chunk Compiler::ChunkOf(const Instance& instance) const {
@@ -410,31 +463,37 @@ TensorCut Compiler::CutOf(const Rule& rule) const {
 }
 
 // The same for every layer and expert.
-Result<const std::vector<Shard>*> Compiler::ShardsOfRule(const Rule& rule) {
-  const auto [it, made] = shards_of_.try_emplace(&rule);
-  if (!made) return &it->second;
-  const TensorCut cut = CutOf(rule);
-  for (int32_t index = 0; index < ShardsOf(rule, dims_, cut); ++index) {
-    it->second.push_back(WC_TRY(ExpandRule(rule, dims_, cut, index)));
+void Compiler::ExpandRules() {
+  for (const Instance& instance : instances_) {
+    const Rule& rule = *instance.rule;
+    const auto [it, made] = shards_of_.try_emplace(&rule);
+    const TensorCut cut = CutOf(rule);
+    for (int32_t index = 0; made && index < ShardsOf(rule, dims_, cut); ++index) {
+      Result<Shard> shard = ExpandRule(rule, dims_, cut, index);
+      if (!shard.ok()) {
+        faults_.push_back(instance.module->stack->megatron + shard.error().message);
+        break;
+      }
+      it->second.push_back(std::move(shard).value());
+    }
   }
-  return &it->second;
 }
 
 // Ranks that hold the index-th of the instance's `shards` shards, in order.
 std::vector<int32_t> Compiler::RanksOf(const Instance& instance, int32_t shards,
                                        int32_t index) const {
   const bool per_expert = instance.expert >= 0;
-  const int32_t ranks = per_expert ? topology_.etp : topology_.tp;
+  const int32_t cuts = per_expert ? topology_.etp : topology_.tp;
   const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
-  const int32_t begin = ChunkOf(instance).stage * static_cast<int32_t>(in_stage_.size());
+  const int32_t group = per_expert ? instance.expert / a_rank * cuts : 0;
+  const int32_t begin = ChunkOf(instance).stage * (topology_.world / topology_.pp);
   std::vector<int32_t> found;
-  for (size_t i = 0; i < in_stage_.size(); ++i) {
-    const layout::Coordinates& at = in_stage_[i];
-    const int32_t t = per_expert ? at.etp : at.tp;
-    if (t * shards / ranks != index) continue;
-    if (per_expert && at.ep != instance.expert / a_rank) continue;
-    found.push_back(begin + static_cast<int32_t>(i));
+  for (int32_t t = index * (cuts / shards); t < (index + 1) * (cuts / shards); ++t) {
+    for (const int32_t r : (per_expert ? by_expert_ : by_tp_)[static_cast<size_t>(group + t)]) {
+      found.push_back(begin + r);
+    }
   }
+  std::ranges::sort(found);
   return found;
 }
 
@@ -468,11 +527,11 @@ std::vector<Slice> Compiler::SlicesOf(const Instance& instance, const Shard& sha
 }
 
 // Adds the instance's parameter to every rank that holds a shard of it.
-Status Compiler::PlaceInstance(const Instance& instance) {
+void Compiler::PlaceInstance(const Instance& instance) {
   const Rule& rule = *instance.rule;
   const std::string key = KeyOf(instance);
   const int64_t first_tensor = inventory_->Find(NameOf(instance, rule.outputs[0]));
-  const std::vector<Shard>& shards = *WC_TRY(ShardsOfRule(rule));
+  const std::vector<Shard>& shards = shards_of_.at(&rule);
   for (size_t index = 0; index < shards.size(); ++index) {
     const Shard& shard = shards[index];
     const auto i = static_cast<int32_t>(index);
@@ -492,7 +551,6 @@ Status Compiler::PlaceInstance(const Instance& instance) {
     shared.slices = SlicesOf(instance, shard);
     shards_.push_back(std::move(shared));
   }
-  return Ok();
 }
 
 // Params were listed rule by rule; a plan has them sorted by key.
@@ -528,10 +586,16 @@ void Compiler::CollectReplicas() {
   }
 }
 
-Status Compiler::PlaceShards() {
+void Compiler::PlaceShards() {
   ranks_.resize(static_cast<size_t>(topology_.world));
-  for (int32_t r = 0; r < topology_.world / topology_.pp; ++r) in_stage_.push_back(topology_.At(r));
-  for (const Instance& instance : instances_) WC_TRY(PlaceInstance(instance));
+  by_tp_.resize(static_cast<size_t>(topology_.tp));
+  by_expert_.resize(static_cast<size_t>(topology_.ep * topology_.etp));
+  for (int32_t r = 0; r < topology_.world / topology_.pp; ++r) {
+    const layout::Coordinates at = topology_.At(r);
+    by_tp_[static_cast<size_t>(at.tp)].push_back(r);
+    by_expert_[static_cast<size_t>(at.ep * topology_.etp + at.etp)].push_back(r);
+  }
+  for (const Instance& instance : instances_) PlaceInstance(instance);
   SortParams();
   layout::AssignOwners(*inventory_, shards_, &ranks_);
   CollectReplicas();
@@ -539,15 +603,16 @@ Status Compiler::PlaceShards() {
     rank.ignored.assign(std::begin(kIgnored), std::end(kIgnored));
     rank.ignored.insert(rank.ignored.end(), options_.ignore.begin(), options_.ignore.end());
   }
-  return Ok();
 }
 
 Result<CompiledPlan> Compiler::Run() {
   WC_TRY(Check());
   WC_TRY(ListInstances());
   WC_TRY(MakeInventory());
+  ExpandRules();
+  WC_TRY(Faults());
   out_.carried = WC_TRY(CompareWithReceiver(*inventory_, options_));
-  WC_TRY(PlaceShards());
+  PlaceShards();
   auto plan = std::make_shared<layout::Plan>();
   plan->inventory = inventory_;
   plan->family = family_.name;
@@ -581,7 +646,10 @@ int64_t VocabRowsOf(const Family& family, const MegatronConfig& trainer,
                                                              : trainer.topology.OutputAt();
         const std::string key = "vp" + std::to_string(at.chunk) + "/" + stack.megatron + rule.name;
         const auto it = std::ranges::find(shard, key, &TensorSpec::name);
-        if (it != shard.end() && !it->shape.empty()) return it->shape[0] * trainer.topology.tp;
+        if (it == shard.end() || it->shape.empty()) continue;
+        // What no embedding has is left to the comparison of keys, which names the shard.
+        const bool fits = it->shape[0] <= kVocabRowsMax / trainer.topology.tp;
+        return fits ? it->shape[0] * trainer.topology.tp : 0;
       }
     }
   }

@@ -20,6 +20,9 @@ enum class ExpertLayout : uint8_t {
   kPackedInOut,  // [expert, in, out]
 };
 
+// Rows of an embedding with its padding, over all tensor ranks.
+inline constexpr int64_t kVocabRowsMax = int64_t{1} << 31;
+
 inline constexpr const char* kExpertLayouts[] = {"auto", "per-name", "packed-out-in",
                                                  "packed-in-out"};  // by ExpertLayout
 // Requires: one of kExpertLayouts.
@@ -29,7 +32,8 @@ struct CompileOptions {
   // Tensors of the seed or of another checkpoint of the model. If given, what the trainer produces
   // and what is carried must together be exactly these.
   std::shared_ptr<const tensor::Inventory> reference;
-  // Names that an engine or another receiver lists (ParseNames); if given, the same, by name.
+  // Names that an engine or another receiver lists (ParseNames): the same, by name; or a reference,
+  // not both.
   std::vector<std::string> names;
   std::vector<std::string> carry;   // patterns of reference tensors that the trainer does not hold
   std::vector<std::string> ignore;  // patterns of shard keys that are not sent, besides kIgnored

@@ -24,11 +24,24 @@ struct Sources {
   std::optional<tensor::MappedWeights> carried;
 };
 
+// Errors of all ranks at once, with the first's code.
 Status MapRanks(os::Fs& fs, const ShardDir& dir, Sources* sources) {
+  std::vector<std::string> faults;
+  std::optional<Code> code;
+  const auto note = [&](const Error& error) {
+    faults.push_back(error.message);
+    if (!code) code = error.code;
+  };
   for (int32_t r = 0; r < dir.trainer.topology.world; ++r) {
-    WC_TRY(CheckRecordOf(fs, dir, RankId{r}));
-    sources->files.push_back(WC_TRY(ShardFile::Open(fs, dir.weight_path(RankId{r}))));
+    if (const Status record = CheckRecordOf(fs, dir, RankId{r}); !record.ok()) note(record.error());
+    auto file = ShardFile::Open(fs, dir.weight_path(RankId{r}));
+    if (!file.ok()) {
+      note(file.error());
+    } else {
+      sources->files.push_back(std::move(file).value());
+    }
   }
+  if (code) return Error{*code, JoinNames(faults)};
   return Ok();
 }
 

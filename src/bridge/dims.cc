@@ -1,5 +1,7 @@
 #include "bridge/dims.h"
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/text.h"
@@ -7,7 +9,8 @@
 namespace weightcast::bridge {
 namespace {
 
-// No model has such a size; products of two and byte sizes of what they make stay below 2^63.
+// No model has such a size. Products of two stay far below 2^63; those of more are bounded where
+// they become tensors (Inventory::Make), before anything else is made of them.
 constexpr int64_t kDimMax = int64_t{1} << 24;
 
 struct Key {
@@ -57,16 +60,17 @@ constexpr Quotient kQuotients[] = {
     {Dim::kVisionHeadDim, Dim::kVisionHidden, Dim::kVisionHeads},
 };
 
-const Key* KeyOf(Dim dim) {
-  for (const Key& key : kKeys) {
-    if (key.dim == dim) return &key;
+// The key that is there, or the first of those that could be.
+std::string NameIn(const HfConfig& config, const Key& key) {
+  for (const char* name : key.hf) {
+    if (name != nullptr && config.Int(name)) return name;
   }
-  return nullptr;
+  return key.hf[0];
 }
 
-std::string NameOf(Dim dim) {
-  const Key* key = KeyOf(dim);
-  return key != nullptr ? key->hf[0] : "";
+std::string NameIn(const HfConfig& config, Dim dim) {
+  const auto* key = std::ranges::find(kKeys, dim, &Key::dim);
+  return key != std::end(kKeys) ? NameIn(config, *key) : "";
 }
 
 // What a missing or null key means, where it means something.
@@ -83,14 +87,6 @@ std::optional<int64_t> Default(Dim dim, const Dims& dims, const HfConfig& config
   return std::nullopt;
 }
 
-std::optional<int64_t> FirstOf(const Key& key, const HfConfig& config) {
-  for (const char* name : key.hf) {
-    if (name == nullptr) break;
-    if (const auto value = config.Int(name)) return value;
-  }
-  return std::nullopt;
-}
-
 // Sizes made of others. What is not wanted may be nonsense.
 void Derive(const HfConfig& config, const DimSet& wanted, Dims* dims,
             std::vector<std::string>* faults) {
@@ -101,8 +97,8 @@ void Derive(const HfConfig& config, const DimSet& wanted, Dims* dims,
     const int64_t b = (*dims)[q.b];
     if (a < 1 || b < 1) continue;  // reported
     if (a % b != 0) {
-      faults->push_back(NameOf(q.a) + " " + std::to_string(a) + " is not divisible by " +
-                        NameOf(q.b) + " " + std::to_string(b));
+      faults->push_back(NameIn(config, q.a) + " " + std::to_string(a) + " is not divisible by " +
+                        NameIn(config, q.b) + " " + std::to_string(b));
     }
     set(q.dim, a / b);
   }
@@ -161,14 +157,14 @@ Result<Dims> ReadDims(const HfConfig& config, const DimSet& wanted) {
   std::vector<std::string> faults;
   dims.values[static_cast<size_t>(Dim::kOne)] = 1;
   for (const Key& key : kKeys) {
-    std::optional<int64_t> value = FirstOf(key, config);
+    std::optional<int64_t> value = config.Int(NameIn(config, key));
     if (!value) value = Default(key.dim, dims, config);
     if (value && *value >= 1 && *value <= kDimMax) {
       dims.values[static_cast<size_t>(key.dim)] = *value;
     } else if (wanted[static_cast<size_t>(key.dim)]) {
-      faults.push_back(NameOf(key.dim) + (value ? " is " + std::to_string(*value) + ", not in 1.." +
-                                                      std::to_string(kDimMax)
-                                                : std::string(" is missing")));
+      faults.push_back(NameIn(config, key) + (value ? " is " + std::to_string(*value) +
+                                                          ", not in 1.." + std::to_string(kDimMax)
+                                                    : std::string(" is missing")));
     }
   }
   Derive(config, wanted, &dims, &faults);
@@ -179,22 +175,22 @@ Result<Dims> ReadDims(const HfConfig& config, const DimSet& wanted) {
 Status CheckSameModel(const HfConfig& config, const Dims& dims, const DimSet& wanted, bool tied,
                       const MegatronConfig& trainer) {
   std::vector<std::string> faults;
-  const auto compare = [&](const std::string& names, int64_t model, int64_t theirs) {
-    if (model == theirs) return;
-    faults.push_back(names + ": model " + std::to_string(model) + ", trainer " +
-                     std::to_string(theirs));
+  const auto compare = [&](const std::string& names, int64_t model, const std::string& theirs) {
+    if (std::to_string(model) == theirs) return;
+    faults.push_back(names + ": model " + std::to_string(model) + ", trainer " + theirs);
   };
   for (const Key& key : kKeys) {
     if (key.megatron == nullptr || !wanted[static_cast<size_t>(key.dim)]) continue;
-    const auto it = trainer.ints.find(key.megatron);
-    if (it == trainer.ints.end()) continue;
-    compare(std::string(key.hf[0]) + "/" + key.megatron, dims[key.dim], it->second);
+    const std::string theirs = trainer.Said(key.megatron);
+    if (theirs.empty()) continue;
+    compare(NameIn(config, key) + "/" + key.megatron, dims[key.dim], theirs);
   }
   const auto layers = config.Int("num_hidden_layers");
-  compare("num_hidden_layers/num_layers", layers.value_or(0), trainer.topology.num_layers);
+  compare("num_hidden_layers/num_layers", layers.value_or(0),
+          std::to_string(trainer.topology.num_layers));
   if (trainer.tied) {
     compare("tie_word_embeddings/share_embeddings_and_output_weights", tied ? 1 : 0,
-            *trainer.tied ? 1 : 0);
+            *trainer.tied ? "1" : "0");
   }
   if (faults.empty()) return Ok();
   return Error{Code::kInvalidData,

@@ -128,6 +128,17 @@ void Transpose(Piece* piece) {
 
 }  // namespace
 
+int64_t RunsOf(const Rule& rule, const Dims& dims, int64_t max) {
+  if (rule.rows == nullptr) return 1;
+  int64_t runs = 0;
+  for (const Section& section : rule.rows->sections) {
+    for (const Part& part : section.parts) {
+      if (part.rows.given()) runs += dims[section.groups] * dims[part.blocks];
+    }
+  }
+  return std::min(runs, max);
+}
+
 int32_t ShardsOf(const Rule& rule, const Dims& dims, const TensorCut& cut) {
   if (rule.cut == Cut::kReplicated) return 1;
   if (rule.cut != Cut::kKvRows) return cut.ranks;

@@ -42,6 +42,9 @@ int32_t ShardsOf(const Rule& rule, const Dims& dims, const TensorCut& cut);
 // first.
 tensor::Shape ShapeOf(const Rule& rule, const Output& output, const Dims& dims);
 
+// Of how many runs of rows the rule's parameter is made, all shards together; at most `max`.
+int64_t RunsOf(const Rule& rule, const Dims& dims, int64_t max);
+
 // Errors: kInvalidData if rows or columns cannot be cut evenly, naming the parameter and the sizes.
 //   Requires: 0 <= index < ShardsOf(rule, dims, cut).
 Result<Shard> ExpandRule(const Rule& rule, const Dims& dims, const TensorCut& cut, int32_t index);

@@ -1,6 +1,7 @@
 #include "bridge/layers.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 
@@ -18,19 +19,42 @@ bool HasRules(const Family& family, Only only) {
   return false;
 }
 
-Result<bool> IsLinear(const HfConfig& model, size_t layer) {
+constexpr const char* kLinear = "linear_attention";
+
+Status MarkLinear(const HfConfig& model, std::vector<LayerKind>* kinds) {
+  const size_t layers = kinds->size() - 1;
   if (const auto types = model.name_lists.find("layer_types"); types != model.name_lists.end()) {
-    if (layer < types->second.size()) return types->second[layer] == "linear_attention";
-    return Error{Code::kInvalidData, "config.json: layer_types has " +
-                                         std::to_string(types->second.size()) + " entries"};
+    if (types->second.size() != layers) {
+      return Error{Code::kInvalidData, "config.json: layer_types has " +
+                                           std::to_string(types->second.size()) +
+                                           " entries, expected " + std::to_string(layers)};
+    }
+    for (size_t i = 0; i < layers; ++i) {
+      const std::string& type = types->second[i];
+      (*kinds)[i].linear = type == kLinear;
+      if (type == kLinear || type == "full_attention") continue;
+      return Error{Code::kInvalidData, "config.json: layer_types: expected full_attention or " +
+                                           std::string(kLinear) + ", found " + Quoted(type)};
+    }
+    return Ok();
   }
   const int64_t interval = model.Int("full_attention_interval").value_or(0);
-  if (interval > 0) return (static_cast<int64_t>(layer) + 1) % interval != 0;
+  for (size_t i = 0; i < layers && interval > 0; ++i) {
+    (*kinds)[i].linear = (static_cast<int64_t>(i) + 1) % interval != 0;
+  }
+  if (interval > 0) return Ok();
   return Error{Code::kInvalidData,
                "config.json: neither layer_types nor full_attention_interval is given"};
 }
 
-bool IsMoe(const HfConfig& model, int64_t layer) {
+// Layers that are dense by their number.
+std::set<int64_t> DenseLayers(const HfConfig& model) {
+  const auto list = model.int_lists.find("mlp_only_layers");
+  if (list == model.int_lists.end()) return {};
+  return {list->second.begin(), list->second.end()};
+}
+
+bool IsMoe(const HfConfig& model, const std::set<int64_t>& dense, int64_t layer) {
   const auto experts = [&] {
     for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
       if (const auto n = model.Int(key)) return *n;
@@ -38,8 +62,7 @@ bool IsMoe(const HfConfig& model, int64_t layer) {
     return int64_t{0};
   };
   if (experts() == 0 || layer < model.Int("first_k_dense_replace").value_or(0)) return false;
-  const auto dense = model.int_lists.find("mlp_only_layers");
-  if (dense != model.int_lists.end() && std::ranges::count(dense->second, layer) > 0) return false;
+  if (dense.contains(layer)) return false;
   const int64_t step = std::max<int64_t>(1, model.Int("decoder_sparse_step").value_or(1));
   const int64_t frequency = std::max<int64_t>(1, model.Int("moe_layer_freq").value_or(1));
   return (layer + 1) % step == 0 && layer % frequency == 0;
@@ -50,10 +73,14 @@ Status Compare(const MegatronConfig& trainer, const char* key, const std::vector
                bool LayerKind::* is) {
   const auto list = trainer.int_lists.find(key);
   if (list == trainer.int_lists.end()) return Ok();
+  if (list->second.size() + 1 != kinds.size()) {
+    return Error{Code::kInvalidData, "topology.json's " + std::string(key) + " has " +
+                                         std::to_string(list->second.size()) +
+                                         " entries, expected " + std::to_string(kinds.size() - 1)};
+  }
   std::vector<std::string> differ;
   for (size_t i = 0; i + 1 < kinds.size(); ++i) {
-    const bool theirs = i < list->second.size() && list->second[i] != 0;
-    if (theirs != kinds[i].*is) differ.push_back(std::to_string(i));
+    if ((list->second[i] != 0) != kinds[i].*is) differ.push_back(std::to_string(i));
   }
   if (differ.empty()) return Ok();
   return Error{Code::kInvalidData, "config.json and topology.json's " + std::string(key) +
@@ -84,11 +111,13 @@ Result<std::vector<LayerKind>> LayerKinds(const Family& family, const HfConfig& 
   const bool moe = HasRules(family, Only::kMoe);
   const bool dense = HasRules(family, Only::kDense);
   std::vector<LayerKind> kinds(static_cast<size_t>(trainer.topology.num_layers) + 1);
+  if (linear) WC_TRY(MarkLinear(model, &kinds));
+  const std::set<int64_t> dense_layers = DenseLayers(model);
   for (size_t i = 0; i + 1 < kinds.size(); ++i) {
-    if (linear) kinds[i].linear = WC_TRY(IsLinear(model, i));
-    kinds[i].moe = moe && (!dense || IsMoe(model, static_cast<int64_t>(i)));
+    kinds[i].moe = moe && (!dense || IsMoe(model, dense_layers, static_cast<int64_t>(i)));
   }
-  kinds.back().moe = moe && (!dense || std::ranges::any_of(kinds, &LayerKind::moe));
+  // Megatron makes the layer in a prediction module as it makes the model's last.
+  kinds.back().moe = kinds[kinds.size() - 2].moe;
   if (linear) WC_TRY(Compare(trainer, "linear_attention_freq", kinds, &LayerKind::linear));
   if (moe) WC_TRY(Compare(trainer, "moe_layer_freq", kinds, &LayerKind::moe));
   return kinds;

@@ -18,6 +18,7 @@ Error Bad(std::string what) { return {Code::kInvalidData, "topology.json: " + st
 
 // Any size that a trainer gives; bounded so that products of two fit 64 bits.
 constexpr int64_t kSizeMax = int64_t{1} << 31;
+constexpr int64_t kCountMax = std::max<int64_t>(layout::kWorldMax, kLayersMax);
 
 // Settings that change what a shard holds: by the plain rules such shards would give wrong weights
 // in silence. These are the values that change nothing; a family may have others.
@@ -30,6 +31,8 @@ constexpr Setting kUsual[] = {
     {"fp4_param", "false"},
     {"gtp_weight_remat_size", "1"},
     {"tensor_parallel_num_weight_shards", "1"},
+    {"moe_mlp_glu_interleave_size", ""},  // gate and up alternate, in the same shape
+    {"moe_shared_expert_glu_interleave_size", ""},
     {"num_moe_experts", ""},
     {"mtp_num_layers", "0"},
     {"transformer_impl", "\"transformer_engine\"|\"local\""},
@@ -51,10 +54,20 @@ Result<std::optional<int64_t>> OptionalInt(const Json& object, const char* key) 
   return std::optional(value);
 }
 
-Result<bool> OptionalFlag(const Json& object, const char* key) {
+// A flag that may be absent or null.
+Result<std::optional<bool>> OptionalFlag(const Json& object, const char* key) {
   const auto it = object.find(key);
-  if (it == object.end() || it->is_null()) return false;
-  return JsonBool(object, key).With("topology.json");
+  if (it == object.end() || it->is_null()) return std::optional<bool>();
+  return std::optional(WC_TRY(JsonBool(object, key).With("topology.json")));
+}
+
+// The same, of ranks or layers.
+Result<std::optional<int32_t>> OptionalCount(const Json& object, const char* key) {
+  const std::optional<int64_t> value = WC_TRY(OptionalInt(object, key));
+  if (!value) return std::optional<int32_t>();
+  if (*value <= kCountMax) return std::optional(static_cast<int32_t>(*value));
+  return Bad(std::string(key) + " " + std::to_string(*value) + " is not in 0.." +
+             std::to_string(kCountMax));
 }
 
 struct Size {
@@ -93,27 +106,27 @@ Status ReadLayout(const Json& config, Topology* t) {
 }
 
 Status ReadTopology(const Json& json, const Json& config, Topology* t) {
-  const auto narrow = [](int64_t v) {
-    return static_cast<int32_t>(std::min<int64_t>(v, INT32_MAX));
-  };
   t->etp = 0;
   for (const Size& size : kSizes) {
-    const std::optional<int64_t> value = WC_TRY(OptionalInt(config, size.key));
-    if (value) t->*size.field = narrow(*value);
+    const std::optional<int32_t> value = WC_TRY(OptionalCount(config, size.key));
+    if (value) t->*size.field = *value;
   }
   if (t->etp == 0) t->etp = t->tp;
   WC_TRY(ReadLayout(config, t));
-  t->world = narrow(WC_TRY(JsonInt(json, "world").With("topology.json")));
+  const std::optional<int32_t> world = WC_TRY(OptionalCount(json, "world"));
+  if (!world) return Bad("world is missing");
+  t->world = *world;
   t->account_for_embedding =
-      WC_TRY(OptionalFlag(config, "account_for_embedding_in_pipeline_split"));
-  t->account_for_loss = WC_TRY(OptionalFlag(config, "account_for_loss_in_pipeline_split"));
+      WC_TRY(OptionalFlag(config, "account_for_embedding_in_pipeline_split")).value_or(false);
+  t->account_for_loss =
+      WC_TRY(OptionalFlag(config, "account_for_loss_in_pipeline_split")).value_or(false);
   return t->Check().With("topology.json");
 }
 
 // The rows that Megatron gives the embedding. A trainer that does not say pads nothing.
 Result<int64_t> ReadPaddedVocab(const Json& config, int32_t tp) {
   if (const auto padded = WC_TRY(OptionalInt(config, "padded_vocab_size"))) return *padded;
-  if (!WC_TRY(OptionalFlag(config, "should_pad_vocab"))) return int64_t{0};
+  if (!WC_TRY(OptionalFlag(config, "should_pad_vocab")).value_or(false)) return int64_t{0};
   const auto vocab = WC_TRY(OptionalInt(config, "vocab_size"));
   const auto divisor = WC_TRY(OptionalInt(config, "make_vocab_size_divisible_by"));
   if (!vocab || !divisor || *divisor == 0) return int64_t{0};
@@ -123,8 +136,8 @@ Result<int64_t> ReadPaddedVocab(const Json& config, int32_t tp) {
 
 // The modules that predict further tokens.
 Status ReadPrediction(const Json& config, MegatronConfig* trainer) {
-  const auto count = WC_TRY(OptionalInt(config, "mtp_num_layers"));
-  trainer->mtp_layers = static_cast<int32_t>(std::min<int64_t>(count.value_or(0), kLayersMax));
+  const auto count = WC_TRY(OptionalCount(config, "mtp_num_layers"));
+  trainer->mtp_layers = count.value_or(0);
   trainer->norm_with_last_layer = count.has_value();
   if (trainer->topology.layout.empty()) return Ok();
   int32_t placed = 0;
@@ -214,6 +227,12 @@ void MtpSpelling::Learn(const std::vector<tensor::TensorSpec>& shard) {
   }
 }
 
+std::string MegatronConfig::Said(std::string_view key) const {
+  if (const auto it = ints.find(key); it != ints.end()) return std::to_string(it->second);
+  const auto it = others.find(key);
+  return it == others.end() ? "" : it->second;
+}
+
 Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   const Json json = WC_TRY(
       ParseJson(text, {.bytes_max = static_cast<size_t>(kTopologyBytesMax)}).With("topology.json"));
@@ -228,11 +247,10 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   config.padded_vocab = WC_TRY(ReadPaddedVocab(*settings, config.topology.tp));
   const auto impl = settings->find("transformer_impl");
   config.local_spec = impl != settings->end() && *impl == "local";
-  const auto bias = settings->find("moe_router_enable_expert_bias");
-  config.router_bias = bias == settings->end() || *bias != false;
-  const auto grouped = settings->find("moe_grouped_gemm");
+  config.router_bias =
+      WC_TRY(OptionalFlag(*settings, "moe_router_enable_expert_bias")).value_or(true);
   config.sequential_experts =
-      config.local_spec || (grouped != settings->end() && *grouped == false);
+      !WC_TRY(OptionalFlag(*settings, "moe_grouped_gemm")).value_or(true) || config.local_spec;
   WC_TRY(ReadPrediction(*settings, &config));
   config.mtp = WC_TRY(ReadMtpSpelling(json));
   if (const auto dtype = settings->find("params_dtype");
@@ -242,12 +260,14 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
     if (!known) return Bad("params_dtype: unknown: " + dtype->dump());
     config.params_dtype = *known;
   }
-  const auto tied = settings->find("share_embeddings_and_output_weights");
-  if (tied != settings->end() && tied->is_boolean()) config.tied = tied->get<bool>();
+  config.tied = WC_TRY(OptionalFlag(*settings, "share_embeddings_and_output_weights"));
   for (const auto& [key, value] : settings->items()) {
-    if (IsSize(value)) config.ints.emplace(key, value.get<int64_t>());
-    if (value.is_array() && std::ranges::all_of(value, IsSize)) {
+    if (IsSize(value)) {
+      config.ints.emplace(key, value.get<int64_t>());
+    } else if (value.is_array() && std::ranges::all_of(value, IsSize)) {
       config.int_lists.emplace(key, value.get<std::vector<int64_t>>());
+    } else if (value.is_primitive() && !value.is_null()) {
+      config.others.emplace(key, value.dump());
     }
   }
   return config;

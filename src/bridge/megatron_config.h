@@ -51,6 +51,8 @@ struct MegatronConfig {
   std::map<std::string, int64_t, std::less<>> ints;
   std::optional<bool> tied;  // share_embeddings_and_output_weights
   std::map<std::string, std::vector<int64_t>, std::less<>> int_lists;
+  std::map<std::string, std::string, std::less<>>
+      others;                       // neither, as JSON; not those that are null
   bool router_bias = true;          // moe_router_enable_expert_bias, where the trainer says it
   bool sequential_experts = false;  // each a module, not one grouped matrix product
   int32_t mtp_layers = 0;           // modules that predict further tokens
@@ -60,6 +62,9 @@ struct MegatronConfig {
   MtpSpelling mtp;
   // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
   std::map<std::string, std::string, std::less<>> settings;
+
+  // What the trainer says of a size, as JSON; "" if nothing.
+  std::string Said(std::string_view key) const;
 
   // Errors: kInvalidData: not JSON; a field of the wrong type; numbers that do not fit
   // (Topology::Check).

@@ -113,10 +113,10 @@ Result<std::vector<std::string>> ParseNames(std::string_view text) {
 std::vector<std::string> DeclaredNames(const CompileOptions& options) {
   std::vector<std::string> names = options.names;
   if (options.reference) {
+    names.clear();
     for (const TensorSpec& spec : options.reference->tensors()) names.push_back(spec.name);
   }
   std::ranges::sort(names);
-  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
@@ -127,6 +127,10 @@ Result<std::vector<std::string>> CompareWithReceiver(const Inventory& produced,
     return Error{Code::kInvalidArgument,
                  "tensors to carry (" + JoinNames(options.carry) +
                      ") need a seed or reference checkpoint that holds them"};
+  }
+  if (options.reference && !options.names.empty()) {
+    return Error{Code::kInvalidArgument,
+                 "a reference checkpoint and a list of names are given: expected one of them"};
   }
   const std::vector<std::string> declared = DeclaredNames(options);
   Carried carried = MatchCarry(options.carry, declared);
@@ -140,18 +144,15 @@ Result<std::vector<std::string>> CompareWithReceiver(const Inventory& produced,
   }
   if (!carried.idle.empty()) {
     return Error{Code::kInvalidArgument,
-                 "no reference tensor matches --carry " + JoinNames(carried.idle)};
+                 "nothing that the receiver lists matches --carry " + JoinNames(carried.idle)};
   }
   if (options.reference) {
     WC_TRY(CompareReference(produced, carried.names, *options.reference, options.expert_layout));
-  }
-  if (!options.names.empty()) {
+  } else {
     std::vector<std::string> made = carried.names;
     for (const TensorSpec& spec : produced.tensors()) made.push_back(spec.name);
     std::ranges::sort(made);
-    std::vector<std::string> names = options.names;
-    std::ranges::sort(names);
-    WC_TRY(CompareNames(made, names));
+    WC_TRY(CompareNames(made, declared));
   }
   return std::move(carried.names);
 }

@@ -18,7 +18,8 @@ inline constexpr int64_t kNamesBytesMax = 256 * kMiB;
 // a line. Sorted. Errors: kInvalidData: none of these, a name twice, none at all.
 Result<std::vector<std::string>> ParseNames(std::string_view text);
 
-// Those that the options declare, sorted; empty if they declare none.
+// Those that the options declare, by a reference or else by names, sorted; empty if they declare
+// none.
 std::vector<std::string> DeclaredNames(const CompileOptions& options);
 
 // Compares what is produced with what is declared, and gives the names of the carried tensors.

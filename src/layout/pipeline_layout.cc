@@ -99,6 +99,7 @@ Result<std::string> ReadLetters(std::string_view text) {
       if (in.peek() == '(') return in.Expected("no group inside a group");
       WC_TRY(ReadLetter(&in, &group));
     }
+    if (group.empty()) return in.Expected("something in the group before");
     if (in.peek() != '*') return in.Expected("'*' after a group");
     const int64_t times = WC_TRY(ReadTimes(&in));
     WC_TRY(Append(group, times, &modules));

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/text.h"
 #include "bridge/raw/blocks.h"
 
 namespace weightcast::bridge::raw {
@@ -113,8 +114,14 @@ bool IsLinear(Rank& rank, const Layer& layer) {
   const auto types = m.config.name_lists.find("layer_types");
   if (types != m.config.name_lists.end()) {
     const auto at = static_cast<size_t>(layer.number);
-    if (at >= types->second.size()) m.Fault("config.json: layer_types is too short");
-    linear = at < types->second.size() && types->second[at] == "linear_attention";
+    if (std::ssize(types->second) != m.topology.num_layers) {
+      m.Fault("config.json: layer_types has not one entry a layer");
+      return false;
+    }
+    linear = types->second[at] == "linear_attention";
+    if (!linear && types->second[at] != "full_attention") {
+      m.Fault("config.json: layer_types has an unknown kind " + Quoted(types->second[at]));
+    }
   } else {
     // Every n-th layer has full attention, the n-th first.
     linear = layer.number % m.Size({"full_attention_interval"}) !=

@@ -29,6 +29,7 @@ struct Family {
   bool layouts = false;                    // experts may be by name or packed
   bool packed = false;                     // experts, when no checkpoint says
   bool in_out_before_5 = false;
+  bool part = false;  // a checkpoint of a larger model may have it, below "model.language_model."
   bool tied = false;  // when config.json does not say
 };
 

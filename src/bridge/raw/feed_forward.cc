@@ -56,6 +56,11 @@ class Packed {
   const int64_t expert_, experts_, hidden_, ffn_, mine_, first_;
 };
 
+// A layer that predicts further tokens is made as the model's last.
+int64_t NumberOf(const Model& m, const Layer& layer) {
+  return layer.number < 0 ? m.topology.num_layers - 1 : layer.number;
+}
+
 bool HasExperts(const Model& m) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (const auto count = m.config.Int(key)) return *count > 0;
@@ -177,30 +182,20 @@ void Moe(Rank& rank, const Layer& layer) {
 
 bool IsSparse(Rank& rank, const Layer& layer) {
   Model& m = rank.model;
-  const auto is = [&](int64_t number) {
-    const auto dense = m.config.int_lists.find("mlp_only_layers");
-    const int64_t step = m.config.Int("decoder_sparse_step").value_or(1);
-    return HasExperts(m) &&
-           (dense == m.config.int_lists.end() || std::ranges::count(dense->second, number) == 0) &&
-           (step < 2 || (number + 1) % step == 0);
-  };
-  if (layer.number >= 0) {
-    m.Agree("moe_layer_freq", layer.number, is(layer.number));
-    return is(layer.number);
-  }
-  // A layer that predicts further tokens is one if any layer of the model is.
-  for (int32_t i = 0; i < m.topology.num_layers; ++i) {
-    if (is(i)) return true;
-  }
-  return false;
+  const int64_t number = NumberOf(m, layer);
+  const int64_t step = m.config.Int("decoder_sparse_step").value_or(1);
+  const bool moe =
+      HasExperts(m) && !m.dense_layers.contains(number) && (step < 2 || (number + 1) % step == 0);
+  m.Agree("moe_layer_freq", layer.number, moe);
+  return moe;
 }
 
 bool IsAfterDense(Rank& rank, const Layer& layer) {
   Model& m = rank.model;
   const int64_t first = m.config.Int("first_k_dense_replace").value_or(0);
   const int64_t every = std::max<int64_t>(1, m.config.Int("moe_layer_freq").value_or(1));
-  if (layer.number < 0) return HasExperts(m) && first < m.topology.num_layers;
-  const bool moe = HasExperts(m) && layer.number >= first && layer.number % every == 0;
+  const int64_t number = NumberOf(m, layer);
+  const bool moe = HasExperts(m) && number >= first && number % every == 0;
   m.Agree("moe_layer_freq", layer.number, moe);
   return moe;
 }

@@ -20,6 +20,7 @@ constexpr Family kQwen3 = {
     .name = "qwen3",
     .architectures = kArchitectures,
     .layer = ConvertLayer,
+    .part = true,
 };
 
 }  // namespace weightcast::bridge::raw

@@ -79,6 +79,7 @@ constexpr Family kQwen35 = {
     .mtp = ConvertMtp,
     .experts = true,
     .settings = kSettings,
+    .part = true,
 };
 
 constexpr Family kQwen35Moe = {
@@ -90,6 +91,7 @@ constexpr Family kQwen35Moe = {
     .settings = kSettings,
     .layouts = true,
     .packed = true,
+    .part = true,
 };
 
 constexpr Family kQwen35Vl = {

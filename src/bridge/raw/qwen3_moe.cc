@@ -24,6 +24,7 @@ constexpr Family kQwen3Moe = {
     .experts = true,
     .settings = kSettings,
     .layouts = true,
+    .part = true,
 };
 
 }  // namespace weightcast::bridge::raw

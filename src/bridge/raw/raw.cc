@@ -22,8 +22,6 @@ using raw::Tensor;
 constexpr const char* kOutputLayer = "output_layer.weight";
 constexpr const char* kEmbedding = "embedding.word_embeddings.weight";
 constexpr const char* kTiedAlias = "lm_head.weight";
-// More would say the same of more layers.
-constexpr size_t kFaultsMax = 20;
 
 Result<const Family*> FindRawFamily(const HfConfig& config) {
   std::vector<std::string> known;
@@ -40,18 +38,21 @@ Result<const Family*> FindRawFamily(const HfConfig& config) {
 
 Error Misfit(const Family& family, const std::vector<std::string>& faults) {
   return {Code::kInvalidData,
-          "converter " + std::string(family.name) + ": " + JoinNames(faults, kFaultsMax)};
+          "converter " + std::string(family.name) + ": " + JoinNames(faults, faults.size())};
 }
 
 // What can be seen before any parameter is looked at.
-void CheckConfigs(const Family& family, ExpertLayout told, Model& model) {
+void CheckConfigs(const Family& family, const CompileOptions& options, Model& model) {
   for (const std::string& setting : Unsupported(model.trainer, family.settings)) {
     model.Fault("not made for " + setting);
   }
   if (model.topology.ep > 1 && !family.experts) {
     model.Fault("not made for expert_model_parallel_size = " + std::to_string(model.topology.ep));
   }
-  if (told != ExpertLayout::kAuto && !family.layouts) {
+  if (options.vocab_rows < 0 || options.vocab_rows > kVocabRowsMax) {
+    model.Fault("an embedding of " + std::to_string(options.vocab_rows) + " rows");
+  }
+  if (options.expert_layout != ExpertLayout::kAuto && !family.layouts) {
     model.Fault("no experts, or one layout of them");
   }
   if (model.config.Int("num_hidden_layers") != model.topology.num_layers) {
@@ -72,7 +73,7 @@ class Walk {
         model_(rank.model),
         params_max_(params_max),
         from_(family.vision ? "language_model." : ""),
-        to_(family.vision ? "model.language_model." : "model."),
+        to_(model_.text),
         embedding_{to_ + "embed_tokens.weight", {model_.Size({"vocab_size"}), model_.Hidden()}} {}
 
   void All() {
@@ -104,9 +105,9 @@ class Walk {
  private:
   bool Goes() {
     if (static_cast<int64_t>(rank_.params.size()) > params_max_) {
-      model_.Fault("a plan of more than " + std::to_string(kRawParamsMax) + " parameters");
+      model_.Stop("a plan of more than " + std::to_string(kRawParamsMax) + " parameters");
     }
-    return model_.faults().size() < kFaultsMax;
+    return !model_.gives_up();
   }
 
   void First() {
@@ -192,6 +193,18 @@ layout::RankPlan PlanOf(Rank& rank, const CompileOptions& options) {
   return plan;
 }
 
+// Below which names the receiver has the text model.
+std::string TextOf(const Family& family, const CompileOptions& options) {
+  const std::string plain = "model.";
+  const std::string part = "model.language_model.";
+  if (family.vision) return part;
+  const std::vector<std::string> names = DeclaredNames(options);
+  const auto any = [&](const std::string& prefix) {
+    return std::ranges::any_of(names, [&](const auto& name) { return name.starts_with(prefix); });
+  };
+  return family.part && any(part + "layers.") && !any(plain + "layers.") ? part : plain;
+}
+
 // All ranks' parameters, and which of them are the same.
 Result<std::vector<layout::RankPlan>> ConvertRanks(const Family& family, Model& model,
                                                    const CompileOptions& options,
@@ -250,7 +263,8 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "model.");
   model.mtp_experts =
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "mtp.");
-  CheckConfigs(family, options.expert_layout, model);
+  model.text = TextOf(family, options);
+  CheckConfigs(family, options, model);
   if (!model.faults().empty()) return Misfit(family, model.faults());
   SameByContent same;
   auto plan = std::make_shared<layout::Plan>();
@@ -262,8 +276,7 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
   std::vector<tensor::TensorSpec> specs = model.tensors();
   if (model.tied && std::ranges::binary_search(DeclaredNames(options), kTiedAlias)) {
     // The output layer of a tied model, listed all the same: the embedding's values again.
-    aliased =
-        family.vision ? "model.language_model.embed_tokens.weight" : "model.embed_tokens.weight";
+    aliased = model.text + "embed_tokens.weight";
     tensor::TensorSpec again = *std::ranges::find(specs, aliased, &tensor::TensorSpec::name);
     again.name = kTiedAlias;
     specs.push_back(std::move(again));
@@ -295,7 +308,9 @@ int64_t RawVocabRowsOf(const MegatronConfig& trainer,
                        const std::vector<tensor::TensorSpec>& shard) {
   for (const tensor::TensorSpec& spec : shard) {
     const bool vocab = spec.name.ends_with(kEmbedding) || spec.name.ends_with(kOutputLayer);
-    if (vocab && !spec.shape.empty()) return spec.shape[0] * trainer.topology.tp;
+    if (vocab && !spec.shape.empty() && spec.shape[0] <= kVocabRowsMax / trainer.topology.tp) {
+      return spec.shape[0] * trainer.topology.tp;
+    }
   }
   return 0;
 }

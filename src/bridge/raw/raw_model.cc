@@ -9,8 +9,11 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-// No model has such a size; products of two stay far below 2^63.
-constexpr int64_t kSizeMax = int64_t{1} << 24;
+std::set<int64_t> DenseLayersOf(const HfConfig& config) {
+  const auto list = config.int_lists.find("mlp_only_layers");
+  if (list == config.int_lists.end()) return {};
+  return {list->second.begin(), list->second.end()};
+}
 
 }  // namespace
 
@@ -20,10 +23,17 @@ Model::Model(const HfConfig& its_config, const MegatronConfig& its_trainer,
       trainer(its_trainer),
       topology(its_trainer.topology),
       tied(its_config.tie_word_embeddings.value_or(tied_by_default)),
+      dense_layers(DenseLayersOf(its_config)),
       told_vocab_rows_(options.vocab_rows) {}
 
 void Model::Fault(std::string what) {
-  if (std::ranges::count(faults_, what) == 0) faults_.push_back(std::move(what));
+  if (gives_up() || std::ranges::count(faults_, what) > 0) return;
+  faults_.push_back(std::move(what));
+}
+
+void Model::Stop(std::string what) {
+  Fault(std::move(what));
+  stopped_ = true;
 }
 
 int64_t Model::Size(std::initializer_list<std::string_view> keys, std::string_view theirs) {
@@ -40,11 +50,10 @@ int64_t Model::Checked(std::string_view what, int64_t value, std::string_view th
           std::to_string(kSizeMax));
     return 1;
   }
-  const auto it = trainer.ints.find(theirs);
-  if (it != trainer.ints.end() && it->second != value) {
+  const std::string said = trainer.Said(theirs);
+  if (!said.empty() && said != std::to_string(value)) {
     Fault("config.json and topology.json describe different models: " + std::string(what) + "/" +
-          std::string(theirs) + ": model " + std::to_string(value) + ", trainer " +
-          std::to_string(it->second));
+          std::string(theirs) + ": model " + std::to_string(value) + ", trainer " + said);
   }
   return value;
 }
@@ -59,9 +68,12 @@ int64_t Model::Even(int64_t n, int64_t parts, std::string_view what) {
 void Model::Agree(std::string_view list, int32_t layer, bool is) {
   const auto it = trainer.int_lists.find(list);
   if (layer < 0 || it == trainer.int_lists.end()) return;
-  const auto at = static_cast<size_t>(layer);
-  const bool theirs = at < it->second.size() && it->second[at] != 0;
-  if (theirs == is) return;
+  if (std::ssize(it->second) != topology.num_layers) {
+    return Fault("topology.json's " + std::string(list) + " has " +
+                 std::to_string(it->second.size()) + " entries, expected " +
+                 std::to_string(topology.num_layers));
+  }
+  if ((it->second[static_cast<size_t>(layer)] != 0) == is) return;
   Fault("config.json and topology.json's " + std::string(list) + " differ in layer " +
         std::to_string(layer));
 }
@@ -126,11 +138,11 @@ ExpertLayout ExpertLayoutOf(Model& model, const CompileOptions& options, bool pa
   }
   if (const ExpertLayout told = options.expert_layout; told != ExpertLayout::kAuto) {
     if (told == ExpertLayout::kPerName ? has_packed : has_single) {
-      model.Fault("experts are asked for otherwise than the reference has them");
+      model.Fault("experts are asked for otherwise than the receiver has them");
     }
     return told;
   }
-  if (has_single && has_packed) model.Fault("the reference has experts by name and packed ones");
+  if (has_single && has_packed) model.Fault("the receiver has experts by name and packed ones");
   if (has_single || has_packed) packed = has_packed;
   if (!packed) return ExpertLayout::kPerName;
   const int major = std::atoi(model.config.transformers_version.c_str());

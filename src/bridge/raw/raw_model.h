@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,11 @@ struct Tensor {
   std::optional<tensor::DType> dtype = {};
 };
 
+// No model has such a size. Products of two stay far below 2^63; those of more are bounded where
+// they become parameters (Rank::Add).
+inline constexpr int64_t kSizeMax = int64_t{1} << 24;
+inline constexpr int64_t kFaultsMax = 20;
+
 class Model {
  public:
   Model(const HfConfig& its_config, const MegatronConfig& its_trainer,
@@ -32,11 +38,18 @@ class Model {
   const MegatronConfig& trainer;
   const layout::Topology& topology;
   const bool tied;
+  const std::set<int64_t> dense_layers;  // mlp_only_layers
+  std::string text = "model.";  // what names of the text model begin with in the checkpoint
   ExpertLayout experts = ExpertLayout::kPerName;
   ExpertLayout mtp_experts = ExpertLayout::kPerName;  // where further tokens are predicted
 
   void Fault(std::string what);
+  // The same; and nothing more is to be looked at.
+  void Stop(std::string what);
   const std::vector<std::string>& faults() const { return faults_; }
+  // Whether there are so many that more would say the same of more layers.
+  bool gives_up() const { return stopped_ || std::ssize(faults_) >= kFaultsMax; }
+  bool stopped() const { return stopped_; }
 
   // The first of `keys` that config.json has; topology.json's `theirs`, if there, must be equal.
   int64_t Size(std::initializer_list<std::string_view> keys, std::string_view theirs = "");
@@ -65,6 +78,7 @@ class Model {
  private:
   int64_t told_vocab_rows_;
   std::vector<std::string> faults_;
+  bool stopped_ = false;
   std::vector<tensor::TensorSpec> tensors_;
   std::map<std::string, int32_t, std::less<>> numbers_;
 };

@@ -7,12 +7,25 @@ namespace weightcast::bridge::raw {
 
 using layout::Slice;
 
+constexpr int64_t kSlicesMax = int64_t{1} << 19;  // of a rank, some 100 bytes each
+constexpr double kUnitsMax = 1e15;                // of a parameter: places in it are far below 2^63
+
 Param& Rank::Add(const std::string& name, tensor::Shape shape) {
   const std::string key = "vp" + std::to_string(chunk) + "/" + name;
+  double units = 1;
+  for (const int64_t size : shape) units *= static_cast<double>(size);
+  if (units > kUnitsMax) {
+    model.Fault(key + ": more units than any parameter has");
+    shape.assign(shape.size(), 1);
+  }
   return params.emplace_back(key, model.trainer.params_dtype, std::move(shape));
 }
 
 void Rank::Put(Param& param, const Tensor& tensor, Slice slice) {
+  if (model.stopped()) return;
+  if (++slices > kSlicesMax) {
+    return model.Stop("a plan of more than " + std::to_string(kSlicesMax) + " slices");
+  }
   slice.tensor = model.NumberOf(tensor);
   param.slices.push_back(slice);
 }
@@ -29,7 +42,7 @@ void Rank::Lay(Param& param, const Tensor& tensor, int64_t row, int64_t rows, in
 void Rank::Whole(const std::string& name, const Tensor& tensor) {
   Param& param = Add(name, tensor.shape);
   param.dtype = tensor.dtype.value_or(param.dtype);
-  Lay(param, tensor, 0, tensor::TensorSpec{"", param.dtype, tensor.shape}.matrix().rows, 0);
+  Lay(param, tensor, 0, tensor::TensorSpec{"", param.dtype, param.shape}.matrix().rows, 0);
 }
 
 void Rank::RowPart(const std::string& name, const Tensor& tensor, Part part) {

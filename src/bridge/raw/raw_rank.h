@@ -43,6 +43,7 @@ class Rank {
   const layout::Coordinates at;
   int32_t chunk = 0;  // of which parameters are added
   std::vector<Param> params;
+  int64_t slices = 0;  // of them
 
   Part tp() const { return {at.tp, model.topology.tp}; }
   Part etp() const { return {at.etp, model.topology.etp}; }

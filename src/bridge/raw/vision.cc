@@ -9,7 +9,7 @@ int64_t VisionSize(Model& m, const char* key) {
 
 int64_t Merged(Model& m) {
   const int64_t side = VisionSize(m, "spatial_merge_size");
-  return VisionSize(m, "hidden_size") * side * side;
+  return m.Checked("vision_config.hidden_size, merged", VisionSize(m, "hidden_size") * side * side);
 }
 
 // Megatron has each head's [q | k | v]; the checkpoint all q, then all k, then all v.
@@ -89,7 +89,7 @@ void VisionTower(Rank& rank) {
              {to + "pos_embed.weight", {VisionSize(m, "num_position_embeddings"), hidden}});
   const int64_t depth = m.config.Int("vision_config.depth").value_or(-1);
   if (depth < 0 || depth > layout::kLayersMax) return m.Fault("config.json: vision_config.depth");
-  for (int32_t i = 0; i < depth; ++i) {
+  for (int32_t i = 0; i < depth && !m.gives_up(); ++i) {
     const std::string number = std::to_string(i) + ".";
     VisionLayer(rank, {from + "decoder.layers." + number, to + "blocks." + number, i});
   }
@@ -103,7 +103,10 @@ void DeepstackMergers(Rank& rank) {
   const std::string to = "model.visual.deepstack_merger_list.";
   const auto list = m.config.int_lists.find("vision_config.deepstack_visual_indexes");
   if (list == m.config.int_lists.end()) return;
-  for (size_t i = 0; i < list->second.size(); ++i) {
+  if (std::ssize(list->second) > layout::kLayersMax) {
+    return m.Fault("config.json: vision_config.deepstack_visual_indexes is too long");
+  }
+  for (size_t i = 0; i < list->second.size() && !m.gives_up(); ++i) {
     const std::string number = std::to_string(i) + ".";
     // ... and here after.
     Merger(rank, from + number, to + number, Merged(m));
