@@ -485,13 +485,14 @@ std::vector<int32_t> Compiler::RanksOf(const Instance& instance, int32_t shards,
   const bool per_expert = instance.expert >= 0;
   const int32_t cuts = per_expert ? topology_.etp : topology_.tp;
   const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
-  const int32_t group = per_expert ? instance.expert / a_rank * cuts : 0;
+  const int32_t alike = cuts / shards;  // ranks of a group that hold the same
   const int32_t begin = ChunkOf(instance).stage * (topology_.world / topology_.pp);
+  size_t group = static_cast<size_t>(index) * static_cast<size_t>(alike);
+  if (per_expert)
+    group += static_cast<size_t>(instance.expert / a_rank) * static_cast<size_t>(cuts);
   std::vector<int32_t> found;
-  for (int32_t t = index * (cuts / shards); t < (index + 1) * (cuts / shards); ++t) {
-    for (const int32_t r : (per_expert ? by_expert_ : by_tp_)[static_cast<size_t>(group + t)]) {
-      found.push_back(begin + r);
-    }
+  for (const size_t end = group + static_cast<size_t>(alike); group < end; ++group) {
+    for (const int32_t r : (per_expert ? by_expert_ : by_tp_)[group]) found.push_back(begin + r);
   }
   std::ranges::sort(found);
   return found;
@@ -589,11 +590,12 @@ void Compiler::CollectReplicas() {
 void Compiler::PlaceShards() {
   ranks_.resize(static_cast<size_t>(topology_.world));
   by_tp_.resize(static_cast<size_t>(topology_.tp));
-  by_expert_.resize(static_cast<size_t>(topology_.ep * topology_.etp));
+  const auto etp = static_cast<size_t>(topology_.etp);
+  by_expert_.resize(static_cast<size_t>(topology_.ep) * etp);
   for (int32_t r = 0; r < topology_.world / topology_.pp; ++r) {
     const layout::Coordinates at = topology_.At(r);
     by_tp_[static_cast<size_t>(at.tp)].push_back(r);
-    by_expert_[static_cast<size_t>(at.ep * topology_.etp + at.etp)].push_back(r);
+    by_expert_[static_cast<size_t>(at.ep) * etp + static_cast<size_t>(at.etp)].push_back(r);
   }
   for (const Instance& instance : instances_) PlaceInstance(instance);
   SortParams();

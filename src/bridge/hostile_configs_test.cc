@@ -91,8 +91,7 @@ TEST(Configs, OfTheseTestsAreGood) {
 
 // Rows of gate and up in alternating blocks have the names and shapes of any others.
 TEST(Configs, InterleavedGateAndUpAreRefused) {
-  for (const char* key :
-       {"moe_mlp_glu_interleave_size", "moe_shared_expert_glu_interleave_size"}) {
+  for (const char* key : {"moe_mlp_glu_interleave_size", "moe_shared_expert_glu_interleave_size"}) {
     for (const Mode mode : kBoth) {
       EXPECT_THAT(Fault(mode, DenseModel(), Trainer({{key, 8}})),
                   HasSubstr(std::string(key) + " = 8"));
@@ -165,10 +164,11 @@ TEST(Configs, ALayerThatPredictsIsMadeAsTheLastOne) {
 }
 
 TEST(Configs, AllThatDoesNotFitIsSaidAtOnce) {
-  const std::string said =
-      Fault(Mode::kBridge, DenseModel(),
-            Trainer({{"num_layers", 2}, {"fp8_param", true}, {"num_attention_heads", 8},
-                     {"hidden_size", 32}}));
+  const std::string said = Fault(Mode::kBridge, DenseModel(),
+                                 Trainer({{"num_layers", 2},
+                                          {"fp8_param", true},
+                                          {"num_attention_heads", 8},
+                                          {"hidden_size", 32}}));
   EXPECT_THAT(said, AllOf(HasSubstr("family qwen3"), HasSubstr("fp8_param = true"),
                           HasSubstr("num_attention_heads: model 4, trainer 8"),
                           HasSubstr("hidden_size: model 16, trainer 32")));
@@ -196,8 +196,8 @@ TEST(Configs, AnErrorNamesTheKeyThatWasRead) {
 
 TEST(Configs, HeadsWithoutEndAreRefused) {
   Json model = DenseModel();
-  model.update({{"num_attention_heads", 1 << 24}, {"num_key_value_heads", 1 << 24},
-                {"head_dim", 1}});
+  model.update(
+      {{"num_attention_heads", 1 << 24}, {"num_key_value_heads", 1 << 24}, {"head_dim", 1}});
   for (const Mode mode : kBoth) EXPECT_NE(Fault(mode, model, Trainer()), "");
   EXPECT_THAT(Fault(Mode::kBridge, model, Trainer()),
               HasSubstr("slices, at decoder.layers.*.self_attention.linear_qkv.weight"));
@@ -236,9 +236,8 @@ TEST(Configs, AVocabularyWithoutEndIsRefused) {
     const auto model = HfConfig::Parse(DenseModel().dump()).value();
     auto trainer = MegatronConfig::Parse(Trainer().dump()).value();
     trainer.topology.tp = trainer.topology.world = 16;
-    const std::vector<tensor::TensorSpec> shard = {{"vp0/embedding.word_embeddings.weight",
-                                                    tensor::DType::kBf16,
-                                                    {int64_t{1} << 61, 0}}};
+    const std::vector<tensor::TensorSpec> shard = {
+        {"vp0/embedding.word_embeddings.weight", tensor::DType::kBf16, {int64_t{1} << 61, 0}}};
     EXPECT_EQ(VocabRowsOf(mode, model, trainer, shard).value(), 0);
   }
 }
