@@ -7,11 +7,31 @@
 #include "base/text.h"
 
 namespace weightcast::apps {
+namespace {
+
+// Names in messages come from files: control characters do not reach the terminal.
+std::string Printable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    if (!control || c == '\n' || c == '\t') {
+      out += c;
+    } else {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned>(c) & 0xffU);
+      out += code;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 void App::Emit(Json document, const std::string& text) {
   WC_CHECK(document_.is_null());
   document_ = std::move(document);
   if (json_) return;
-  std::fputs(text.c_str(), stdout);
+  std::fputs(Printable(text).c_str(), stdout);
   std::fflush(stdout);
 }
 
@@ -19,7 +39,7 @@ int App::Finish(const Status& status) {
   if (!status.ok()) {
     const Error& error = status.error();
     document_["error"] = {{"code", CodeName(error.code)}, {"message", error.message}};
-    std::fprintf(stderr, "weightcast: %s\n", error.message.c_str());
+    std::fprintf(stderr, "weightcast: %s\n", Printable(error.message).c_str());
   }
   if (json_ && !document_.is_null()) {
     // Paths and names may hold any bytes, JSON holds only UTF-8.

@@ -162,7 +162,8 @@ Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
     config["pipeline_model_parallel_layout"] = flags.pipeline_layout;
   }
   if (flags.mtp_layers > 0) config["mtp_num_layers"] = flags.mtp_layers;
-  for (const int64_t size : {flags.tp, flags.pp, flags.cp, flags.dp}) {
+  for (const int64_t size : {flags.tp, flags.pp, flags.cp, flags.dp, flags.ep,
+                             flags.etp.value_or(1), flags.vpp.value_or(1)}) {
     if (size >= 1 && size <= layout::kWorldMax) continue;
     return Error{Code::kInvalidArgument, "parallel size " + std::to_string(size) +
                                              " is not in 1.." + std::to_string(layout::kWorldMax)};
@@ -174,7 +175,11 @@ Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
                  "more than " + std::to_string(layout::kWorldMax) + " ranks"};
   }
   const Json topology = {{"world", static_cast<int64_t>(world)}, {"config", config}};
-  bridge::MegatronConfig trainer = WC_TRY(bridge::MegatronConfig::Parse(topology.dump()));
+  Result<bridge::MegatronConfig> parsed = bridge::MegatronConfig::Parse(topology.dump());
+  if (!parsed.ok()) {
+    return Error{Code::kInvalidArgument, "the layout that the options say: " + parsed.error().message};
+  }
+  bridge::MegatronConfig trainer = std::move(parsed).value();
   if (model.dtype) trainer.params_dtype = *model.dtype;
   return trainer;
 }
@@ -261,6 +266,9 @@ void EmitFamilies(App& app) {
 
 Status Plan(App& app, const PlanFlags& flags) {
   if (flags.families) {
+    if (!flags.shards.empty() || !flags.config.empty()) {
+      return Error{Code::kInvalidArgument, "--families stands alone; found also a model"};
+    }
     EmitFamilies(app);
     return Ok();
   }
@@ -421,6 +429,8 @@ Result<std::string> BytesOf(App& app, const Planned& planned, const layout::Owne
   return Hex(params[index].subspan(static_cast<size_t>(owner.unit) * unit_bytes, unit_bytes));
 }
 
+constexpr const char* kComputed[] = {"", "one is added", "widened to F32"};  // by ValueMap
+
 Status Trace(App& app, const PlanFlags& flags) {
   const UnitName name = WC_TRY(ParseUnitName(flags.unit));
   const Planned planned = WC_TRY(PlanFrom(app, flags));
@@ -466,6 +476,11 @@ Status Trace(App& app, const PlanFlags& flags) {
                      ")\n  is row " + std::to_string(row) + ", column " + std::to_string(col) +
                      ", byte " + std::to_string(offset) + " of " + param.key + " (" +
                      tensor::SpecText(shard) + ")\n  sent by " + coordinates + "\n";
+  if (owner->slice->map != layout::ValueMap::kCopy) {
+    const char* computed = kComputed[static_cast<size_t>(owner->slice->map)];
+    document["computed"] = computed;
+    text += std::string("  the checkpoint's is computed: ") + computed + "\n";
+  }
   if (!replicas.empty()) text += "  also held by rank" + replicas + "\n";
   if (!bits.empty()) document["bytes"] = bits;
   if (!bits.empty()) text += "  bytes " + bits + "\n";

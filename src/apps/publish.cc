@@ -253,6 +253,7 @@ class Publish {
     if (flags_.wait) request.wait_ready = seconds(*flags_.wait);
     // A run that began from a seed has its side files; otherwise they come with the weights.
     if (!catalog_->FindVersion(run_->uid, "0").ok() && !source_.side_files.empty()) {
+      if (source_.shards) WC_TRY(bridge::CheckPlainWeights(*source_.shards));
       request.side_files =
           WC_TRY(trainer::PublishSideFiles(app_.world(), *store_, source_.side_files));
     }

@@ -25,11 +25,10 @@ using tensor::DType;
 using tensor::Inventory;
 using tensor::TensorSpec;
 
-// Parameters of all ranks together, of some 150 bytes each: 16 Ki ranks with a thousand each.
-constexpr int64_t kParamsMax = int64_t{1} << 24;
-// Slices of all parameters together, of some 100 bytes each: twenty times those of the largest
-// models.
-constexpr int64_t kSlicesMax = int64_t{1} << 21;
+// Parameters of all ranks together, of some 150 bytes each: 16 Ki ranks with 256 each.
+constexpr int64_t kParamsMax = int64_t{1} << 22;
+// Slices, before replicas: seven times those of the largest models. Some 10 s and 1 GB.
+constexpr int64_t kSlicesMax = int64_t{1} << 19;
 
 // What the marks in a name stand for.
 struct Numbers {
@@ -601,10 +600,6 @@ void Compiler::PlaceShards() {
   SortParams();
   layout::AssignOwners(*inventory_, shards_, &ranks_);
   CollectReplicas();
-  for (RankPlan& rank : ranks_) {
-    rank.ignored.assign(std::begin(kIgnored), std::end(kIgnored));
-    rank.ignored.insert(rank.ignored.end(), options_.ignore.begin(), options_.ignore.end());
-  }
 }
 
 Result<CompiledPlan> Compiler::Run() {
@@ -615,6 +610,7 @@ Result<CompiledPlan> Compiler::Run() {
   WC_TRY(Faults());
   out_.carried = WC_TRY(CompareWithReceiver(*inventory_, options_));
   PlaceShards();
+  WC_TRY(SetIgnored(options_.ignore, &ranks_));
   auto plan = std::make_shared<layout::Plan>();
   plan->inventory = inventory_;
   plan->family = family_.name;
@@ -631,6 +627,21 @@ ExpertLayout ExpertLayoutOf(std::string_view name) {
   const auto* const found = std::ranges::find(kExpertLayouts, name);
   WC_CHECK(found != std::end(kExpertLayouts));
   return static_cast<ExpertLayout>(found - std::begin(kExpertLayouts));
+}
+
+Status SetIgnored(const std::vector<std::string>& ignore, std::vector<RankPlan>* ranks) {
+  for (RankPlan& rank : *ranks) {
+    rank.ignored.assign(std::begin(kIgnored), std::end(kIgnored));
+    for (const std::string& pattern : ignore) {
+      rank.ignored.push_back(pattern);
+      for (const layout::Param& param : rank.params) {
+        if (!MatchesGlob(pattern, param.key)) continue;
+        return Error{Code::kInvalidArgument,
+                     "--ignore " + Quoted(pattern) + " covers " + param.key + ", which is sent"};
+      }
+    }
+  }
+  return Ok();
 }
 
 bool IsTied(const Family& family, const HfConfig& model) {

@@ -58,6 +58,10 @@ struct ReplicaSet {
   std::vector<layout::Place> places;  // two or more
 };
 
+// The plan's lists of keys that are not sent: the usual ones and those of `ignore`.
+// Errors: kInvalidArgument naming a key that the plan sends and `ignore` covers.
+Status SetIgnored(const std::vector<std::string>& ignore, std::vector<layout::RankPlan>* ranks);
+
 struct CompiledPlan {
   std::shared_ptr<const layout::Plan> plan;  // its coverage is proven
   PlanHash hash;

@@ -63,6 +63,20 @@ Status FindParams(const layout::Plan& plan, Sources* sources, std::vector<std::s
   return Error{Code::kInvalidData, JoinNames(faults)};
 }
 
+// Every pattern that was asked for covers something.
+Status CheckIgnored(const std::vector<std::string>& patterns,
+                    const std::vector<std::string>& ignored) {
+  std::vector<std::string> idle;
+  for (const std::string& pattern : patterns) {
+    const auto covers = [&](const std::string& name) {
+      return MatchesGlob("rank * " + pattern, name);
+    };
+    if (std::ranges::none_of(ignored, covers)) idle.push_back(Quoted(pattern));
+  }
+  if (idle.empty()) return Ok();
+  return Error{Code::kInvalidArgument, "no shard has a key to --ignore " + JoinNames(idle)};
+}
+
 Status CheckReplicas(const CompiledPlan& compiled, const Sources& sources, int threads) {
   const std::vector<ReplicaSet>& sets = compiled.replicas;
   std::vector<std::vector<std::string>> faults(sets.size());
@@ -220,6 +234,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
                                     const ConvertOptions& options) {
   WC_TRY(CheckFree(fs, out));
   ShardDir dir = WC_TRY(OpenShardDir(fs, shards, options.config));
+  if (options.reference.empty()) WC_TRY(CheckPlainWeights(dir));
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
   for (const ShardFile& file : sources.files) dir.trainer.mtp.Learn(file.specs());
@@ -236,6 +251,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
   report.compiled = WC_TRY(CompileFor(options.mode, dir, sources.files, compile).With(shards));
   const layout::Plan& plan = *report.compiled.plan;
   WC_TRY(FindParams(plan, &sources, &report.ignored));
+  WC_TRY(CheckIgnored(options.ignore, report.ignored));
   if (options.check_replicas) WC_TRY(CheckReplicas(report.compiled, sources, options.threads));
   Writer writer(fs, plan, sources, options);
   // With a reference, what is produced and carried is exactly what it holds: CompilePlan saw to it.

@@ -188,6 +188,18 @@ Status CheckSameModel(const HfConfig& config, const Dims& dims, const DimSet& wa
   const auto layers = config.Int("num_hidden_layers");
   compare("num_hidden_layers/num_layers", layers.value_or(0),
           std::to_string(trainer.topology.num_layers));
+  // The trainer's vocabulary may be the tokenizer's, which is smaller than the embedding; a larger
+  // one would lose rows.
+  const auto theirs = trainer.ints.find("vocab_size");
+  if (theirs != trainer.ints.end() && theirs->second > dims[Dim::kVocab]) {
+    compare("vocab_size", dims[Dim::kVocab], std::to_string(theirs->second));
+  }
+  for (const char* key : kMtpCounts) {
+    const auto count = config.Int(key);
+    if (count && *count < trainer.mtp_layers) {
+      compare(std::string(key) + "/mtp_num_layers", *count, std::to_string(trainer.mtp_layers));
+    }
+  }
   if (trainer.tied) {
     compare("tie_word_embeddings/share_embeddings_and_output_weights", tied ? 1 : 0,
             *trainer.tied ? "1" : "0");

@@ -104,7 +104,10 @@ Result<HfConfig> HfConfig::Parse(std::string_view text) {
       version && version->is_string()) {
     config.transformers_version = version->get<std::string>();
   }
+  constexpr const char* kQuantization = "quantization_config";
+  config.quantized = FirstOf(json, {kQuantization}) != nullptr;
   if (const Json* nested = WC_TRY(Nested(json, "text_config"))) {
+    config.quantized |= FirstOf(*nested, {kQuantization}) != nullptr;
     Collect(*nested, "", &config);
     WC_TRY(ReadDtype(*nested, &config));
   }

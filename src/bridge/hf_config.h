@@ -16,10 +16,15 @@ namespace weightcast::bridge {
 
 inline constexpr int64_t kHfConfigBytesMax = 16 * kMiB;
 
+// How many modules that predict further tokens a checkpoint has, as its family's config says it. A
+// trainer may leave them out.
+inline constexpr const char* kMtpCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
+
 struct HfConfig {
   std::vector<std::string> architectures;
   std::optional<tensor::DType> dtype;  // "dtype" (transformers 5) or "torch_dtype"
   std::string transformers_version;
+  bool quantized = false;  // has a quantization_config: its checkpoint's weights are not plain
   // Only the top level counts: a nested text_config repeats a default of its own.
   std::optional<bool> tie_word_embeddings;
   // Every whole number and flag, and lists of whole numbers or of names, of the top level, else of

@@ -163,6 +163,27 @@ TEST(Configs, ALayerThatPredictsIsMadeAsTheLastOne) {
   EXPECT_GE(rules->plan->inventory->Find("model.layers.2.mlp.up_proj.weight"), 0);
 }
 
+// Rows of the embedding that config.json does not know would be cut off with the padding.
+TEST(Configs, AVocabularyBelowTheTrainersIsRefused) {
+  for (const Mode mode : kBoth) {
+    EXPECT_THAT(Fault(mode, DenseModel(), Trainer({{"vocab_size", 13}})),
+                AllOf(HasSubstr("vocab_size"), HasSubstr("13")));
+    EXPECT_EQ(Fault(mode, DenseModel(), Trainer({{"vocab_size", 11}})), "");  // the tokenizer's
+  }
+}
+
+TEST(Configs, MorePredictionModulesThanTheCheckpointHasAreRefused) {
+  Json model = MixedModel();
+  for (const Mode mode : kBoth) {
+    const Json trainer = Trainer({{"mtp_num_layers", 1}});
+    EXPECT_EQ(Fault(mode, model, trainer), "");
+    EXPECT_EQ(Fault(mode, With(model, "mtp_num_hidden_layers", 1), trainer), "");
+    EXPECT_EQ(Fault(mode, With(model, "mtp_num_hidden_layers", 1), Trainer()), "");  // left out
+    EXPECT_THAT(Fault(mode, With(model, "mtp_num_hidden_layers", 0), trainer),
+                HasSubstr("mtp_num_hidden_layers"));
+  }
+}
+
 TEST(Configs, AllThatDoesNotFitIsSaidAtOnce) {
   const std::string said = Fault(Mode::kBridge, DenseModel(),
                                  Trainer({{"num_layers", 2},
@@ -193,6 +214,25 @@ TEST(Configs, AnErrorNamesTheKeyThatWasRead) {
 }
 
 // ---- amounts ----
+
+TEST(Configs, ExpertsWithoutEndAreRefused) {
+  Json model = DenseModel();
+  model["architectures"] = {"Qwen3MoeForCausalLM"};
+  model.update({{"num_experts", 1000000}, {"moe_intermediate_size", 8}});
+  EXPECT_THAT(Fault(Mode::kBridge, model, Trainer()), HasSubstr("more than 524288 slices"));
+  EXPECT_THAT(Fault(Mode::kRaw, model, Trainer()), HasSubstr("more than 524288 slices"));
+}
+
+TEST(Configs, AKeyThatIsSentCannotBeIgnored) {
+  for (const Mode mode : kBoth) {
+    CompileOptions options;
+    options.ignore = {"*.adapter.*"};
+    EXPECT_EQ(Fault(mode, DenseModel(), Trainer(), options), "");
+    options.ignore = {"*.linear_qkv.weight"};
+    EXPECT_THAT(Fault(mode, DenseModel(), Trainer(), options),
+                HasSubstr("covers vp0/decoder.layers.0.self_attention.linear_qkv.weight"));
+  }
+}
 
 TEST(Configs, HeadsWithoutEndAreRefused) {
   Json model = DenseModel();

@@ -200,7 +200,11 @@ void CompareLayers(const Topology& topology, int32_t pp, const Json& layers,
                    std::vector<std::string>* differences) {
   for (const auto& [name, number] : layers.items()) {
     const auto local = ParseLocalLayer(name);
-    if (!local || !number.is_number_integer()) continue;
+    if (!local) continue;
+    if (!number.is_number_integer()) {
+      differences->push_back(name + ": expected a layer's number, found " + number.dump());
+      continue;
+    }
     if (local->chunk < 0 || local->chunk >= topology.vpp) {
       differences->push_back(name + ": there are " + std::to_string(topology.vpp) + " chunks");
       continue;
@@ -304,8 +308,8 @@ Status CheckRankRecord(const Topology& topology, int32_t rank, std::string_view 
                           ", computed " + std::to_string(computed.*recorded.field));
   }
   if (const auto params = json.find("params"); params != json.end() && params->is_object()) {
-    if (const auto layers = params->find("_layers");
-        layers != params->end() && layers->is_object()) {
+    if (params->contains("_layers")) {
+      const Json* layers = WC_TRY(JsonObject(*params, "_layers").With(what));
       CompareLayers(topology, computed.pp, *layers, &differences);
     }
   }

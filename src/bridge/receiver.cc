@@ -100,6 +100,8 @@ Status CompareReference(const Inventory& produced, const std::vector<std::string
 }  // namespace
 
 Result<std::vector<std::string>> ParseNames(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
   std::vector<std::string> names = json ? WC_TRY(NamesOfJson(text)) : NamesOfLines(text);

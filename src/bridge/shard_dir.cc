@@ -12,6 +12,13 @@ std::string RankFile(const ShardDir& dir, RankId rank, const char* ending) {
   return os::JoinPath(dir.path, "rank" + std::to_string(rank.value) + ending);
 }
 
+// What a set of shards lacks is a fault of the set.
+template <typename T>
+Result<T> Needed(Result<T> found, const std::string& path, const std::string& hint) {
+  if (found.ok() || found.error().code != Code::kNotFound) return found;
+  return Error{Code::kInvalidData, path + ": is missing" + hint};
+}
+
 }  // namespace
 
 std::string ShardDir::weight_path(RankId rank) const {
@@ -24,11 +31,20 @@ Result<ShardDir> OpenShardDir(os::Fs& fs, const std::string& path, const std::st
   dir.path = path;
   dir.config_path = config.empty() ? os::JoinPath(path, "../hf_source/config.json") : config;
   const std::string topology = os::JoinPath(path, "topology.json");
-  const Bytes trainer = WC_TRY(fs.ReadAll(topology, kTopologyBytesMax));
+  const Bytes trainer = WC_TRY(Needed(fs.ReadAll(topology, kTopologyBytesMax), topology, ""));
   dir.trainer = WC_TRY(MegatronConfig::Parse(AsText(trainer)).With(path));
-  const Bytes model = WC_TRY(fs.ReadAll(dir.config_path, kHfConfigBytesMax));
+  const Bytes model = WC_TRY(Needed(fs.ReadAll(dir.config_path, kHfConfigBytesMax), dir.config_path,
+                                    config.empty() ? "; or give --config" : ""));
   dir.model = WC_TRY(HfConfig::Parse(AsText(model)).With(dir.config_path));
   return dir;
+}
+
+Status CheckPlainWeights(const ShardDir& dir) {
+  if (!dir.model.quantized) return Ok();
+  return Error{Code::kInvalidData,
+               dir.config_path + ": has a quantization_config, but the trainer's weights are " +
+                   std::string(tensor::DTypeName(dir.trainer.params_dtype)) +
+                   "; give a config of the model without it"};
 }
 
 Status CheckRecordOf(os::Fs& fs, const ShardDir& dir, RankId rank) {
@@ -41,7 +57,8 @@ Status CheckRecordOf(os::Fs& fs, const ShardDir& dir, RankId rank) {
 Result<ShardFile> ShardFile::Open(os::Fs& fs, const std::string& path) {
   ShardFile shard;
   shard.path_ = path;
-  const std::unique_ptr<os::File> file = WC_TRY(fs.OpenFile(path, os::Open::kRead));
+  const std::unique_ptr<os::File> file =
+      WC_TRY(Needed(fs.OpenFile(path, os::Open::kRead), path, ", a rank of topology.json's world"));
   shard.mapping_ = WC_TRY(file->Map(/*writable=*/false));
   const ByteSpan bytes = shard.mapping_->bytes();
   const auto size = static_cast<int64_t>(bytes.size());

@@ -27,8 +27,12 @@ struct ShardDir {
 };
 
 // Reads topology.json and config.json (`config`, or ../hf_source/config.json if that is empty); no
-// rank's file. Errors: as the parsers of both; kNotFound naming the path.
+// rank's file. Errors: as the parsers of both; kInvalidData naming the one that is missing.
 Result<ShardDir> OpenShardDir(os::Fs& fs, const std::string& path, const std::string& config);
+
+// Whether config.json may go with the shards' weights, which are not quantized. Errors:
+// kInvalidData if it says that they are.
+Status CheckPlainWeights(const ShardDir& dir);
 
 // Checks a rank's record (rankN.json) against the computed coordinates; fine if there is none.
 Status CheckRecordOf(os::Fs& fs, const ShardDir& dir, RankId rank);
@@ -36,6 +40,7 @@ Status CheckRecordOf(os::Fs& fs, const ShardDir& dir, RankId rank);
 // One rank's weights, mapped. No other file is opened.
 class ShardFile {
  public:
+  // Errors: kInvalidData: missing, truncated, not a weight file.
   static Result<ShardFile> Open(os::Fs& fs, const std::string& path);
 
   const std::vector<tensor::TensorSpec>& specs() const { return specs_; }

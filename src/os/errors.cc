@@ -14,6 +14,10 @@ Code CodeOf(int error) {
     case EEXIST:
     case ENOTEMPTY:
       return Code::kAlreadyExists;
+    case EISDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
+      return Code::kInvalidArgument;  // nothing to wait for
     case ENOSPC:
     case EDQUOT:
       return Code::kResourceExhausted;

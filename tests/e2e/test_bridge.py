@@ -2,12 +2,14 @@
 
 import json
 import math
+import shutil
 import struct
+import subprocess
 
 import pytest
 from safetensors import safe_open
 
-from cli import DATA, MEGATRON, USAGE, Bench, Failed, export_of, run
+from cli import BINARY, DATA, MEGATRON, USAGE, Bench, Failed, export_of, run
 from models import bits
 
 
@@ -140,6 +142,80 @@ def test_a_published_layout_reaches_every_rank(bench):
     bench.publish("--shards", MOE, "--expert-layout", "packed-in-out")
 
 
+# ---- what a set lacks or contradicts ----
+
+
+def copied(bench, family="qwen3", topology="tp2"):
+    """Shards and their config in a place of the test's own."""
+    shutil.copytree(MEGATRON / family / topology, bench.path / "shards")
+    shutil.copytree(MEGATRON / family / "hf_source", bench.path / "hf_source")
+    return bench.path / "shards"
+
+
+def changed(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_every_rank_file_that_is_missing_is_named(bench):
+    shards = copied(bench)
+    for rank in range(2):
+        (shards / f"rank{rank}.safetensors").unlink()
+    message = failing(DATA, "convert", "--shards", shards, "--out", bench.path / "out")
+    assert "rank0.safetensors: is missing" in message and "rank1.safetensors: is missing" in message
+    (shards / "topology.json").unlink()
+    assert "topology.json: is missing" in failing(DATA, "plan", "--shards", shards)
+    assert not (bench.path / "out").exists()
+
+
+def test_a_config_that_says_the_weights_are_quantized_does_not_go_with_plain_ones(bench):
+    shards = copied(bench)
+    changed(bench.path / "hf_source" / "config.json",
+            lambda config: config.update(quantization_config={"quant_method": "fp8"}))
+    message = failing(DATA, "convert", "--shards", shards, "--out", bench.path / "out")
+    assert "quantization_config" in message and "BF16" in message
+    with pytest.raises(Failed, match="quantization_config"):
+        bench.publish("--shards", shards)
+    run("plan", "--shards", shards)  # the plan is a good one
+
+
+def test_a_pattern_to_ignore_covers_something_and_nothing_that_is_sent(bench):
+    words = ["convert", "--shards", MEGATRON / "qwen3" / "tp2", "--out", bench.path / "out", "--ignore"]
+    assert "is sent" in failing(USAGE, *words, "*linear_qkv.weight")
+    assert "no shard has a key to --ignore" in failing(USAGE, *words, "*.adapter.*")
+
+
+def test_a_layers_record_of_another_type_is_refused(bench):
+    shards = copied(bench)
+    changed(shards / "rank1.json", lambda record: record["params"].update(_layers=[1]))
+    assert "_layers" in failing(DATA, "convert", "--shards", shards, "--out", bench.path / "out")
+
+
+def test_shards_and_a_layout_in_numbers_contradict_each_other():
+    shards = MEGATRON / "qwen3" / "tp2"
+    message = failing(USAGE, "plan", "--shards", shards, "--tp", 4, "--spec", "local")
+    assert "--tp" in message and "--spec" in message
+    assert "stands alone" in failing(USAGE, "plan", "--families", "--shards", shards)
+    assert run("plan", "--shards", shards, "--vocab-rows", 400)["plan_hash"]  # what neither says
+
+
+@pytest.mark.parametrize("words", [["--ep", 0], ["--vpp", 0], ["--etp", 0], ["--pipeline-layout", "Ex|L"],
+                                   ["--ep", 2147483648], ["--vocab-rows", 1 << 40]])
+def test_a_layout_in_numbers_that_is_none_is_a_wrong_call(words):
+    config = MEGATRON / "qwen3_moe" / "hf_source" / "config.json"
+    assert str(words[1]) in failing(USAGE, "plan", "--config", config, *words) or "--pipeline" in words[0]
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(bench):
+    shards = respelled(MEGATRON / "qwen3" / "tp2", bench.path / "odd", "linear_qkv", "linear\0_\x1b[2Jqkv")
+    done = subprocess.run([BINARY, "convert", "--shards", shards, "--config",
+                           MEGATRON / "qwen3" / "hf_source" / "config.json", "--out", bench.path / "out"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == DATA and "\\x00_\\x1b[2Jqkv" in done.stderr
+    assert "missing: vp0" in done.stderr and "\x1b" not in done.stderr
+
+
 # ---- plan and trace ----
 
 
@@ -184,7 +260,9 @@ def test_trace_leads_to_the_weight_and_back(family, topology):
         element = f"{name}[{','.join(map(str, index))}]"
         there = run("trace", element, "--shards", shards)
         unit = len(data) // max(1, math.prod(shape))
-        if not name.endswith("linear_attn.norm.weight"):  # one is added to it
+        if name.endswith("linear_attn.norm.weight"):
+            assert there["computed"] == "one is added"
+        else:
             assert there["bytes"] == data[flat * unit:(flat + 1) * unit].hex(), element
         place = [there["param_row"], there["param_col"]]
         spec = there["param_spec"]

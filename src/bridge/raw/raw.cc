@@ -52,12 +52,20 @@ void CheckConfigs(const Family& family, const CompileOptions& options, Model& mo
   if (options.vocab_rows < 0 || options.vocab_rows > kVocabRowsMax) {
     model.Fault("an embedding of " + std::to_string(options.vocab_rows) + " rows");
   }
-  if (options.expert_layout != ExpertLayout::kAuto && !family.layouts) {
-    model.Fault("no experts, or one layout of them");
-  }
   if (model.config.Int("num_hidden_layers") != model.topology.num_layers) {
     model.Fault("num_hidden_layers/num_layers: the trainer has " +
                 std::to_string(model.topology.num_layers));
+  }
+  const auto vocab = model.trainer.ints.find("vocab_size");
+  if (vocab != model.trainer.ints.end() && vocab->second > model.Size({"vocab_size"})) {
+    model.Fault("the trainer's vocab_size " + std::to_string(vocab->second) +
+                " is above config.json's");
+  }
+  for (const char* key : kMtpCounts) {
+    if (const auto count = model.config.Int(key); count && *count < model.trainer.mtp_layers) {
+      model.Fault(std::string(key) + " is below the trainer's mtp_num_layers " +
+                  std::to_string(model.trainer.mtp_layers));
+    }
   }
   if (model.trainer.tied && *model.trainer.tied != model.tied) {
     model.Fault("tie_word_embeddings/share_embeddings_and_output_weights differ");
@@ -183,13 +191,11 @@ void Group(Rank& rank, SameByContent* found) {
   }
 }
 
-layout::RankPlan PlanOf(Rank& rank, const CompileOptions& options) {
+layout::RankPlan PlanOf(Rank& rank) {
   layout::RankPlan plan;
   for (Param& param : rank.params) {
     plan.params.push_back({std::move(param.key), param.dtype, std::move(param.shape)});
   }
-  plan.ignored.assign(std::begin(kIgnored), std::end(kIgnored));
-  plan.ignored.insert(plan.ignored.end(), options.ignore.begin(), options.ignore.end());
   return plan;
 }
 
@@ -207,7 +213,6 @@ std::string TextOf(const Family& family, const CompileOptions& options) {
 
 // All ranks' parameters, and which of them are the same.
 Result<std::vector<layout::RankPlan>> ConvertRanks(const Family& family, Model& model,
-                                                   const CompileOptions& options,
                                                    SameByContent* same) {
   std::vector<layout::RankPlan> ranks;
   int64_t params_left = kRawParamsMax;
@@ -217,7 +222,7 @@ Result<std::vector<layout::RankPlan>> ConvertRanks(const Family& family, Model& 
     Group(rank, same);
     if (!model.faults().empty()) return Misfit(family, model.faults());
     params_left -= static_cast<int64_t>(rank.params.size());
-    ranks.push_back(PlanOf(rank, options));
+    ranks.push_back(PlanOf(rank));
   }
   return ranks;
 }
@@ -263,13 +268,17 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "model.");
   model.mtp_experts =
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "mtp.");
+  if (options.expert_layout != ExpertLayout::kAuto && !family.layouts) {
+    return Error{Code::kInvalidArgument,
+                 "converter " + std::string(family.name) + " has no experts, or one layout of them"};
+  }
   model.text = TextOf(family, options);
   CheckConfigs(family, options, model);
   if (!model.faults().empty()) return Misfit(family, model.faults());
   SameByContent same;
   auto plan = std::make_shared<layout::Plan>();
   plan->family = family.name;
-  plan->ranks = WC_TRY(ConvertRanks(family, model, options, &same));
+  plan->ranks = WC_TRY(ConvertRanks(family, model, &same));
 
   CompiledPlan out;
   std::string aliased;
@@ -287,6 +296,7 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
   out.carried = WC_TRY(CompareWithReceiver(*plan->inventory, options));
   layout::AssignOwners(*plan->inventory, Renumbered(model, *plan->inventory, aliased, same),
                        &plan->ranks);
+  WC_TRY(SetIgnored(options.ignore, &plan->ranks));
   out.replicas = ReplicasOf(same, plan->ranks);
   WC_TRY(layout::ProveCoverage(*plan));
   out.hash = plan->Hash();

@@ -129,21 +129,24 @@ int32_t Model::NumberOf(const Tensor& tensor) {
 
 ExpertLayout ExpertLayoutOf(Model& model, const CompileOptions& options, bool packed,
                             bool in_out_before_5, std::string_view below) {
-  bool has_single = false;
-  bool has_packed = false;
+  std::string single, all;  // a name of either kind
   for (const std::string& name : DeclaredNames(options)) {
     if (!name.starts_with(below)) continue;
-    has_single = has_single || name.find(".mlp.experts.0.") != std::string::npos;
-    has_packed = has_packed || name.find(".mlp.experts.gate_up_proj") != std::string::npos;
+    if (name.find(".mlp.experts.0.") != std::string::npos) single = name;
+    if (name.find(".mlp.experts.gate_up_proj") != std::string::npos) all = name;
   }
   if (const ExpertLayout told = options.expert_layout; told != ExpertLayout::kAuto) {
-    if (told == ExpertLayout::kPerName ? has_packed : has_single) {
-      model.Fault("experts are asked for otherwise than the receiver has them");
+    const std::string& other = told == ExpertLayout::kPerName ? all : single;
+    if (!other.empty()) {
+      model.Fault(std::string("experts are asked for ") +
+                  kExpertLayouts[static_cast<size_t>(told)] + ", the receiver has " + other);
     }
     return told;
   }
-  if (has_single && has_packed) model.Fault("the receiver has experts by name and packed ones");
-  if (has_single || has_packed) packed = has_packed;
+  if (!single.empty() && !all.empty()) {
+    model.Fault("the receiver has experts by name (" + single + ") and packed ones (" + all + ")");
+  }
+  if (!single.empty() || !all.empty()) packed = single.empty();
   if (!packed) return ExpertLayout::kPerName;
   const int major = std::atoi(model.config.transformers_version.c_str());
   return in_out_before_5 && major < 5 ? ExpertLayout::kPackedInOut : ExpertLayout::kPackedOutIn;
