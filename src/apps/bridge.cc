@@ -177,7 +177,8 @@ Result<bridge::MegatronConfig> LayoutFromFlags(const PlanFlags& flags,
   const Json topology = {{"world", static_cast<int64_t>(world)}, {"config", config}};
   Result<bridge::MegatronConfig> parsed = bridge::MegatronConfig::Parse(topology.dump());
   if (!parsed.ok()) {
-    return Error{Code::kInvalidArgument, "the layout that the options say: " + parsed.error().message};
+    return Error{Code::kInvalidArgument,
+                 "the layout that the options say: " + parsed.error().message};
   }
   bridge::MegatronConfig trainer = std::move(parsed).value();
   if (model.dtype) trainer.params_dtype = *model.dtype;

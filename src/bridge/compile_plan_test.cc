@@ -516,8 +516,7 @@ TEST(Refused, SizesThatCannotBeCut) {
 TEST(Refused, APlanThatWouldFillTheMemory) {
   ToyModel m = kToys[0];
   m.layers = 1 << 16;
-  EXPECT_THAT(Message(Compile(m, World(m.layers, 1, 1, 1, 1 << 19))),
-              HasSubstr("at most 4194304"));
+  EXPECT_THAT(Message(Compile(m, World(m.layers, 1, 1, 1, 1 << 19))), HasSubstr("at most 4194304"));
 }
 
 // W1: 20,000 names. Measured, not asserted: this machine may be busy.

@@ -269,8 +269,8 @@ Result<CompiledPlan> Compile(const Family& family, Model& model, const CompileOp
   model.mtp_experts =
       raw::ExpertLayoutOf(model, options, family.packed, family.in_out_before_5, "mtp.");
   if (options.expert_layout != ExpertLayout::kAuto && !family.layouts) {
-    return Error{Code::kInvalidArgument,
-                 "converter " + std::string(family.name) + " has no experts, or one layout of them"};
+    return Error{Code::kInvalidArgument, "converter " + std::string(family.name) +
+                                             " has no experts, or one layout of them"};
   }
   model.text = TextOf(family, options);
   CheckConfigs(family, options, model);
