@@ -178,7 +178,7 @@ class FakeEngine:
 
     def on_prepare(self, body, query):
         assert body["round"]
-        self.preparing = True
+        self.preparing, self.prepared = True, ""
         if self.state != "fenced":
             self.state, self.reason = "preparing", ""
         if self.plants.get("prepare") != "never":
@@ -196,7 +196,7 @@ class FakeEngine:
         else:
             self.prepared = self.image = version
             if self.state != "fenced":
-                self.state = "prepared"
+                self.state = "serving" if version == self.serves else "prepared"
         self.preparing = False
 
     def on_prove(self, body, query):

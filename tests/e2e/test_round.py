@@ -150,6 +150,7 @@ def test_an_engine_that_serves_it_while_its_image_was_moved(fleet):
     assert places(fleet.round()) == ["serving"]
     steps = [step for _, step in fleet.journal]
     assert "prepare" in steps and "prove" in steps and "update_weights" not in steps
+    assert (engine.state, engine.prepared) == ("serving", fleet.uids[2]), "as the plugin says it"
 
 
 # What is planted where; how the engine ends; the exit code; what its reason says; is it still paused?
