@@ -38,10 +38,10 @@ class FakeEngine:
         self.serves, self.prepared, self.state, self.reason = serves, "", "serving" if serves else "new", ""
         self.image = serves
         self.weights = dict(versions[serves][1]) if serves else {}
-        self.touched, self.label, self.init = set(), "", None
+        self.touched, self.label, self.init, self.scope = set(), "", None, ""
         self.paused, self.updating, self.incarnation = False, False, "a1"
         self.preparing = False
-        self.on_resume = lambda: None
+        self.on_resume = self.on_paused = lambda: None
         self.closed = threading.Event()
         engine = self
 
@@ -122,6 +122,7 @@ class FakeEngine:
     def on_pause(self, body, query):
         assert query["clear_cache"] == ["true"]
         self.pause_mode = query["mode"][0]
+        self.on_paused()
         self.paused = self.plants.get("pause") != "pretend"
         return {"status": "paused"}
 
@@ -202,6 +203,7 @@ class FakeEngine:
     def on_prove(self, body, query):
         if self.image != self.serves:
             raise Planted(f"weightcast conflict: the image is at {self.image}, this engine at {self.serves}")
+        self.scope = body["scope"]
         names = self.weights if body["scope"] == "all" else self.touched
         if self.plants.get("prove") == "forgets":
             names = sorted(names)[1:]

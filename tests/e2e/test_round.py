@@ -1,5 +1,6 @@
 """round and verify --engine through the real binary, against engines that misbehave."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -115,6 +116,17 @@ def test_a_round_brings_all_engines_to_the_version(fleet):
     # And back.
     assert fleet.round("--version", "1", "--pause-mode", "wait")["number"] == 1
     assert a.serves == b.serves == fleet.uids[1] and a.pause_mode == "wait"
+
+
+def test_what_a_proof_is_compared_with_is_read_before_the_pause(fleet):
+    engine = fleet.engine(1)
+
+    def forget():
+        with contextlib.closing(sqlite3.connect(fleet.bench.path / "catalog.db")) as database, database:
+            assert database.execute("DELETE FROM rows WHERE key LIKE 'digests/%'").rowcount == 3
+
+    engine.on_paused = forget
+    assert places(fleet.round()) == ["serving"] and engine.scope == "touched"
 
 
 def test_an_engine_without_a_version_gets_its_first_one(fleet):
