@@ -180,7 +180,7 @@ class Driver {
     if (!engine.before) return {};
     const bool moved = engine.place == Place::kPaused && !engine.already && !engine.error;
     if (!moved) return {engine.before->version, {}};
-    return {version_.uid, engine.before->whole() ? engine.before->version : VersionUid{}};
+    return {version_.uid, engine.believed() ? engine.before->version : VersionUid{}};
   }
 
   Status CallFace(engine::Face& face, RoundCall call, const Proven& proven,

@@ -147,8 +147,9 @@ class FakeEngine:
         assert self.updating
         assert body["update_info"]["version"] == self.prepared
         new = self.versions[self.prepared][1]
-        self.touched = {name for name in new if new[name] != self.weights.get(name)}
-        self.weights = dict(new)
+        old = self.versions[self.serves][1] if self.serves and self.state != "fenced" else {}
+        self.touched = {name for name in new if new[name] != old.get(name)}
+        self.weights.update({name: new[name] for name in self.touched})
         self.serves, self.prepared, self.state, self.reason = self.prepared, "", "serving", ""
         return {"message": "ok"}
 

@@ -156,6 +156,27 @@ def test_what_a_dead_coordinator_has_written_is_not_resumed_unproven(fleet):
     assert "part 3" in reasons[0] and "b: digest" in reasons[0] and "no version to prove" in reasons[1]
 
 
+def test_what_was_found_paused_and_proven_is_kept_when_its_update_fails(fleet):
+    kept, ahead = fleet.engine(1, update_weights="fail"), fleet.engine(1, update_weights="fail")
+    kept.paused = ahead.paused = True
+    ahead.image = fleet.uids[2]  # by the coordinator that is no more: it cannot prove what it held
+    failed = fleet.failing()
+    assert places(failed.document) == ["kept", "fenced"] and not kept.paused and ahead.paused
+    steps = [step for e, step in fleet.journal if e is kept]
+    assert steps.index("prove") < steps.index("prepare") and steps.count("prove") == 1
+
+
+def test_what_was_found_paused_and_not_proven_proves_all(fleet):
+    good, ahead, mixed = fleet.engine(1), fleet.engine(1), fleet.engine(1)
+    good.paused = ahead.paused = mixed.paused = True
+    ahead.image = fleet.uids[2]
+    mixed.weights["d"] = bytes(len(mixed.weights["d"]))  # which no version changes
+    failed = fleet.failing()
+    assert places(failed.document) == ["serving", "serving", "fenced"]
+    assert "d: digest" in failed.document["engines"][2]["reason"] and mixed.paused
+    assert (good.scope, ahead.scope, mixed.scope) == ("touched", "all", "all")
+
+
 def test_an_engine_that_serves_it_while_its_image_was_moved(fleet):
     engine = fleet.engine(2)
     engine.image = fleet.uids[1]
