@@ -204,13 +204,11 @@ class Layer {
       for (const transfer::ReplayCell& cell : batch.cells) replayed->Add(cell.tensor, cell.cell);
     }
     const auto read = [&](const transfer::ReplayCell& cell) {
-      const layout::CellRun run = layout::RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
-      base_bytes_ += run.bytes;
-      return run.Of(base->tensor(Size(cell.tensor)));
+      base_bytes_ += cell.run.bytes;
+      return cell.run.Of(base->tensor(Size(cell.tensor)));
     };
     const auto write = [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) {
-      const layout::CellRun run = layout::RunOf(inventory_[Size(cell.tensor)].matrix(), cell.cell);
-      return WriteCell(cell.tensor, run, made.next);
+      return WriteCell(cell.tensor, cell.run, made.next);
     };
     return ParallelFor(batches.size(), threads, [&](size_t item, int worker) {
       if (request_.tick) request_.tick();

@@ -5,7 +5,6 @@
 #include "agent/image_dir.h"
 #include "base/mutex.h"
 #include "base/task_pool.h"
-#include "layout/cells.h"
 
 namespace weightcast::agent {
 namespace {
@@ -166,8 +165,7 @@ Result<Prepared> WriteJournal(os::World& world, const PrepareRequest& request) {
   Mutex mu;
   int64_t done = 0;
   const auto read = [&](const transfer::ReplayCell& cell) {
-    const layout::CellRun run = layout::RunOf(inventory[Size(cell.tensor)].matrix(), cell.cell);
-    return run.Of(request.weights.tensor(Size(cell.tensor)));
+    return cell.run.Of(request.weights.tensor(Size(cell.tensor)));
   };
   const auto replay = [&](size_t item, int index) -> Status {
     Worker& worker = workers[Size(index)];

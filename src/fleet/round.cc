@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -19,11 +20,34 @@ using catalog::RoundState;
 constexpr int kThreadsMax = 256;  // calls at a time; each is one that waits for an engine
 constexpr Duration kAskCatalogAgain = milliseconds(200);
 
+using Digests = std::vector<tensor::TensorDigest>;
+
+// Digests of versions, each read from the catalog once. Any thread.
+class KnownDigests {
+ public:
+  explicit KnownDigests(catalog::Catalog& catalog) : catalog_(catalog) {}
+
+  Result<std::shared_ptr<const Digests>> Of(const VersionUid& version) {
+    if (version.empty()) return Error{Code::kNotFound, "no version"};
+    MutexLock lock(mu_);
+    const auto known = known_.find(version);
+    if (known != known_.end()) return known->second;
+    auto digests = std::make_shared<const Digests>(WC_TRY(catalog_.GetDigests(version)));
+    known_.emplace(version, digests);
+    return digests;
+  }
+
+ private:
+  catalog::Catalog& catalog_;
+  Mutex mu_;  // also while it reads: the engines of a fleet ask for the same
+  std::map<VersionUid, std::shared_ptr<const Digests>> known_ WC_GUARDED_BY(mu_);
+};
+
 // A round that has begun, and what its proofs are compared with.
 struct Begun {
   catalog::Round round;
   std::shared_ptr<const tensor::Inventory> inventory;
-  std::vector<tensor::TensorDigest> digests;
+  KnownDigests& digests;
 };
 
 // What an engine must prove: that it holds `version`, having moved there from `since`.
@@ -32,16 +56,13 @@ struct Proven {
   VersionUid since;  // empty: nobody knows
 };
 
-// Tensors of `digests` that an engine must prove after it moved from `since`: those that differ;
-// all if the catalog does not know where it came from.
-std::pair<engine::ProofScope, std::vector<int32_t>> Wanted(
-    catalog::Catalog& catalog, const VersionUid& since,
-    const std::vector<tensor::TensorDigest>& digests) {
+// Tensors that an engine must prove after it moved from `old` to `digests`: those that differ; all
+// if nobody knows where it came from.
+std::pair<engine::ProofScope, std::vector<int32_t>> Wanted(const Digests* old,
+                                                           const Digests& digests) {
   std::vector<int32_t> all(digests.size());
   std::iota(all.begin(), all.end(), 0);
-  if (since.empty()) return {engine::ProofScope::kAll, all};
-  const auto old = catalog.GetDigests(since);
-  if (!old.ok() || old->size() != digests.size()) return {engine::ProofScope::kAll, all};
+  if (old == nullptr || old->size() != digests.size()) return {engine::ProofScope::kAll, all};
   std::erase_if(all, [&](int32_t t) {
     const auto i = static_cast<size_t>(t);
     return (*old)[i] == digests[i];
@@ -144,10 +165,7 @@ class Driver {
     if (to.call == RoundCall::kPause) paused_since_[to.engine] = world_.clock.Now();
     const RoundCore::Engine& engine = core_.engines()[to.engine];
     const bool already = engine.already && !engine.error;
-    const bool moved = !engine.already && engine.before && engine.before->whole();
-    Proven proven{version_.uid, moved ? engine.before->version : VersionUid{}};
-    if (engine.error && engine.before) proven = {engine.before->version, {}};
-    pool_.Run([this, to, proven, already] {
+    pool_.Run([this, to, proven = WhatToProve(engine), already] {
       const SteadyTime begin = world_.clock.Now();
       RoundCore::Answered answer{to.engine, to.call, Ok(), {}};
       answer.status = CallFace(*faces_[to.engine], to.call, proven, &answer.told);
@@ -155,6 +173,14 @@ class Driver {
       AddSeconds(to.engine, to.call, ToSeconds(world_.clock.Now() - begin));
       mailbox_.Put(std::move(answer));
     });
+  }
+
+  // By its next proof, as things are: what it serves, until it has been moved.
+  Proven WhatToProve(const RoundCore::Engine& engine) const {
+    if (!engine.before) return {};
+    const bool moved = engine.place == Place::kPaused && !engine.already && !engine.error;
+    if (!moved) return {engine.before->version, {}};
+    return {version_.uid, engine.believed() ? engine.before->version : VersionUid{}};
   }
 
   Status CallFace(engine::Face& face, RoundCall call, const Proven& proven,
@@ -170,6 +196,8 @@ class Driver {
         *told = WC_TRY(face.Ask(options_.ask_timeout));
         return Ok();
       case RoundCall::kPrepare:
+        // The proof will want them, in the pause. If they cannot be had, it will be of all tensors.
+        static_cast<void>(begun_.digests.Of(proven.version));
         return face.Prepare(version_.uid, begun_.round.uid, options_.prepare_timeout);
       case RoundCall::kPause:
         return face.Pause(options_.pause_mode, options_.pause_timeout);
@@ -193,13 +221,12 @@ class Driver {
     if (proven.version.empty()) {
       return Error{Code::kConflict, face.url() + ": was found paused, with no version to prove"};
     }
-    const auto digests = proven.version == version_.uid
-                             ? begun_.digests
-                             : WC_TRY(catalog_.GetDigests(proven.version));
-    const auto [scope, wanted] = Wanted(catalog_, proven.since, digests);
+    const auto digests = WC_TRY(begun_.digests.Of(proven.version));
+    const auto since = begun_.digests.Of(proven.since);
+    const auto [scope, wanted] = Wanted(since.ok() ? since->get() : nullptr, *digests);
     const auto workers = WC_TRY(face.Prove(scope, options_.prove_timeout));
     WC_TRY(engine::CheckVersion(workers, proven.version).With(face.url()));
-    return engine::Compare(*begun_.inventory, digests, wanted, workers).Check().With(face.url());
+    return engine::Compare(*begun_.inventory, *digests, wanted, workers).Check().With(face.url());
   }
 
   // Of no weight: what an engine holds is asked of its workers.
@@ -289,12 +316,12 @@ Result<RoundReport> RunRound(os::World& world, catalog::Catalog& catalog,
                              const catalog::Version& version,
                              const std::vector<std::unique_ptr<engine::Face>>& faces,
                              const RoundOptions& options) {
-  Begun begun;
-  begun.inventory = WC_TRY(catalog.GetRun(version.run)).inventory;
-  begun.digests = WC_TRY(catalog.GetDigests(version.uid));
-  begun.round =
+  KnownDigests digests(catalog);
+  WC_TRY(digests.Of(version.uid));
+  const auto inventory = WC_TRY(catalog.GetRun(version.run)).inventory;
+  const auto round =
       WC_TRY(catalog.BeginRound({version.run, version.uid, Driver::Urls(faces), options.lease}));
-  return Driver(world, catalog, version, faces, options, std::move(begun)).Run();
+  return Driver(world, catalog, version, faces, options, {round, inventory, digests}).Run();
 }
 
 }  // namespace weightcast::fleet

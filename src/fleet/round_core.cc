@@ -45,7 +45,10 @@ std::vector<RoundCore::Action> RoundCore::Step(const Event& event) {
 }
 
 void RoundCore::OnAnswer(const Answered& answer) {
-  if (!answer.status.ok()) {
+  const Engine& engine = engines_[answer.engine];
+  if (answer.call == RoundCall::kProve && engine.place == Place::kAsked && !engine.error) {
+    OnProofBefore(answer);
+  } else if (!answer.status.ok()) {
     OnError(answer);
   } else if (answer.call == RoundCall::kAsk) {
     OnTold(answer);
@@ -97,8 +100,20 @@ void RoundCore::OnTold(const Answered& answer) {
   if (engine.error) return OnToldAfterError(answer);
   engine.before = answer.told;
   engine.already = answer.told.whole() && answer.told.version == version_;
+  const bool may_prove = answer.told.whole() && !answer.told.version.empty() && !engine.already;
+  if (answer.told.paused && may_prove && !engine.proven_before.has_value()) {
+    return CallNow(answer.engine, RoundCall::kProve);
+  }
   // Also then: somebody may have moved its image, without which it proves nothing.
   CallNow(answer.engine, RoundCall::kPrepare);
+}
+
+// A failed one ends nothing: most fail since the image is ahead already, and an update heals what
+// holds something else. But it may have fenced the engine.
+void RoundCore::OnProofBefore(const Answered& answer) {
+  const bool proven = answer.status.ok();
+  engines_[answer.engine].proven_before = proven;
+  CallNow(answer.engine, proven ? RoundCall::kPrepare : RoundCall::kAsk);
 }
 
 void RoundCore::OnToldAfterError(const Answered& answer) {
@@ -112,8 +127,7 @@ void RoundCore::OnToldAfterError(const Answered& answer) {
                      ? *engine.error
                      : Error{engine.error->code, engine.error->message + "; it says: " + reason});
   }
-  // Whoever paused it may have written it, too, and died before it was proven.
-  if (engine.before->paused) return CallNow(answer.engine, RoundCall::kProve);
+  if (!engine.believed()) return CallNow(answer.engine, RoundCall::kProve);
   engine.place = engine.paused ? Place::kRefused : Place::kKept;
 }
 

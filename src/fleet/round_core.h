@@ -24,7 +24,8 @@
 
 namespace weightcast::fleet {
 
-// In the order in which an engine is called.
+// In the order in which an engine is called; one that was found paused proves what it holds before
+// it is prepared, too.
 enum class RoundCall : uint8_t {
   kInit,
   kAsk,
@@ -82,14 +83,23 @@ class RoundCore {
     bool paused = false;   // perhaps
     bool already = false;  // it served the version before the round
     std::optional<engine::EngineStatus> before;
+    // Of one that was found paused: has it proven, before it was prepared, all that it held? Once
+    // its image is ahead it cannot.
+    std::optional<bool> proven_before;
     // Why it was left out. A kProve that is called then is of all that it held before.
     std::optional<Error> error;
+
+    // It held what it said. Whoever paused it may have written it, too, and died before that was
+    // proven.
+    bool believed() const {
+      return before && before->whole() && (!before->paused || proven_before == true);
+    }
   };
 
   RoundCore(std::vector<std::string> urls, const VersionUid& version)
       : urls_(std::move(urls)), version_(version), engines_(urls_.size()) {}
 
-  // Bounded: an engine is called at most 12 times, the round marked at most three times.
+  // Bounded: an engine is called at most 13 times, the round marked at most three times.
   std::vector<Action> Step(const Event& event);
 
   bool done() const { return phase_ == Phase::kDone; }
@@ -104,6 +114,7 @@ class RoundCore {
   void OnOk(const Answered& answer);
   void OnError(const Answered& answer);
   void OnTold(const Answered& answer);
+  void OnProofBefore(const Answered& answer);
   void OnToldAfterError(const Answered& answer);
   void OnMark(const Status& status);
   void Advance();

@@ -28,6 +28,7 @@ struct Script {
   bool already = false;  // at the version
   bool paused = false;   // left behind so
   bool mix = false;      // and holds what it only claims to
+  bool ahead = false;    // and its image is at the version already
   bool fenced = false;   // at first; an update heals it
 };
 
@@ -36,6 +37,7 @@ struct Truth {
   const Script* script = nullptr;
   VersionUid weights = kOld;  // empty: a mix
   VersionUid claims = kOld;
+  VersionUid image = kOld;
   bool paused = false;
   bool gone = false;
   bool fenced = false;
@@ -54,8 +56,12 @@ struct Truth {
       answer.told.version = claims;
       answer.told.incarnation = restarted ? "second" : "first";
       answer.told.paused = paused;
+    } else if (call == RoundCall::kPrepare) {
+      image = kNew;
     } else if (call == RoundCall::kPause) {
       paused = true;
+    } else if (call == RoundCall::kProve && image != claims) {
+      fail(Code::kConflict);
     } else if (call == RoundCall::kProve && weights != claims) {
       fail(Code::kDataLoss);
     } else if (call == RoundCall::kFinish) {
@@ -96,6 +102,7 @@ std::vector<Script> AllScripts() {
                                  {.name = "already", .already = true},
                                  {.name = "left paused", .paused = true},
                                  {.name = "left paused, a mix", .paused = true, .mix = true},
+                                 {.name = "left paused, ahead", .paused = true, .ahead = true},
                                  {.name = "healed", .fenced = true}};
   for (int call = 0; call <= static_cast<int>(RoundCall::kResume); ++call) {
     for (int after = 0; after < static_cast<int>(std::size(kAfter)); ++after) {
@@ -117,6 +124,10 @@ std::vector<Script> AllScripts() {
       mix.name += ", a mix";
       mix.mix = true;
       if (asked) scripts.push_back(mix);
+      Script ahead = script;
+      ahead.name += ", ahead";
+      ahead.ahead = true;
+      if (asked) scripts.push_back(ahead);
       script.name += ", already";
       script.already = true;
       if (fails <= RoundCall::kPause || !asked) scripts.push_back(script);
@@ -134,7 +145,8 @@ class World {
       truth_[i].script = scripts[i];
       truth_[i].paused = scripts[i]->paused;
       truth_[i].fenced = scripts[i]->fenced;
-      if (scripts[i]->already) truth_[i].weights = truth_[i].claims = kNew;
+      if (scripts[i]->already) truth_[i].weights = truth_[i].claims = truth_[i].image = kNew;
+      if (scripts[i]->ahead) truth_[i].image = kNew;
       if (scripts[i]->mix) truth_[i].weights = {};
     }
     Take(core_.Step(RoundCore::Begin{}));
@@ -162,9 +174,11 @@ class World {
     for (size_t i : {0u, 1u}) {
       const RoundCore::Engine& engine = core_.engines()[i];
       const Truth& t = truth_[i];
-      for (const bool bit : {engine.paused, engine.already, engine.error.has_value(),
-                             engine.before.has_value(), t.paused, t.gone, t.fenced, t.restarted,
-                             t.weights == kOld, t.weights == kNew, t.claims == kNew}) {
+      for (const bool bit :
+           {engine.paused, engine.already, engine.error.has_value(), engine.before.has_value(),
+            t.paused, t.gone, t.fenced, t.restarted, t.weights == kOld, t.weights == kNew,
+            t.claims == kNew, t.image == kNew, engine.proven_before.has_value(),
+            engine.believed()}) {
         key += bit ? '1' : '0';
       }
       key += PlaceName(engine.place);
@@ -216,7 +230,8 @@ class World {
       if (t.script->fails && !mark_fails_) {
         const bool asked =
             t.script->fails != RoundCall::kAsk && t.script->fails < RoundCall::kProve;
-        EXPECT_EQ(engine.place, asked && t.script->after == After::kWhole && !t.script->mix
+        const bool can_prove = !t.script->mix && !t.script->ahead;
+        EXPECT_EQ(engine.place, asked && t.script->after == After::kWhole && can_prove
                                     ? Place::kKept
                                     : Place::kFenced);
       }
@@ -239,6 +254,8 @@ class World {
   }
 
   void CheckCall(const RoundCore::CallEngine& action) const {
+    const Script& script = *truth_[action.engine].script;
+    EXPECT_FALSE(core_.engines()[action.engine].believed() && (script.mix || script.ahead));
     for (const auto& pending : pending_) {
       const auto* call = std::get_if<RoundCore::CallEngine>(&pending);
       EXPECT_FALSE(call != nullptr && call->engine == action.engine) << "two calls at a time";

@@ -42,8 +42,7 @@ Result<Weights> ReadVersion(os::World& world, catalog::Catalog& catalog, store::
     WC_TRY(chain.Replay(
         batch, scratch,
         [&](const transfer::ReplayCell& cell) {
-          const auto t = static_cast<size_t>(cell.tensor);
-          return layout::RunOf(inventory[t].matrix(), cell.cell).Of(out[t]);
+          return cell.run.Of(out[static_cast<size_t>(cell.tensor)]);
         },
         [&](const transfer::ReplayCell& cell, const transfer::ReplayedCell& made) -> Status {
           const auto t = static_cast<size_t>(cell.tensor);

@@ -101,8 +101,7 @@ class Rebuild {
           return begin != end;
         });
     const auto read = [&](const transfer::ReplayCell& cell) {
-      return layout::RunOf(MatrixOf(cell.tensor), cell.cell)
-          .Of(seed_->tensor(static_cast<size_t>(cell.tensor)));
+      return cell.run.Of(seed_->tensor(static_cast<size_t>(cell.tensor)));
     };
     const auto write = [&](const transfer::ReplayCell& cell,
                            const transfer::ReplayedCell& made) -> Status {

@@ -40,9 +40,12 @@ std::vector<ReplayBatch> Chain::Batches(
     if (batches.empty() || batches.back().payload_bytes + payload_bytes > payload_bytes_max) {
       batches.emplace_back();
     }
-    const tensor::TensorSpec& spec = (*state_->inventory)[static_cast<size_t>(entry.tensor)];
-    ReplayCell cell{
-        entry.tensor, entry.cell, layout::CellGrid::For(spec.matrix()).CellBox(entry.cell), {}};
+    const tensor::Matrix matrix = (*state_->inventory)[static_cast<size_t>(entry.tensor)].matrix();
+    ReplayCell cell{entry.tensor,
+                    entry.cell,
+                    layout::CellGrid::For(matrix).CellBox(entry.cell),
+                    layout::RunOf(matrix, entry.cell),
+                    {}};
     cell.chunks.reserve(last - first);
     for (size_t i = first; i < last; ++i) {
       cell.chunks.push_back({entries[i].step, entries[i].object, entries[i].chunk});

@@ -30,6 +30,7 @@ struct ReplayCell {
   int32_t tensor = 0;
   int64_t cell = 0;
   layout::Box box;
+  layout::CellRun run;
   std::vector<ChainChunk> chunks;  // by step, then place
 };
 

@@ -70,8 +70,7 @@ class ChainFaultTest : public testing::Test {
       WC_TRY(chain.Replay(
           batch, scratch,
           [&](const ReplayCell& cell) {
-            const auto t = static_cast<size_t>(cell.tensor);
-            return layout::RunOf(run.inventory()[t].matrix(), cell.cell).Of((*state)[t]);
+            return cell.run.Of((*state)[static_cast<size_t>(cell.tensor)]);
           },
           [&](const ReplayCell& cell, const ReplayedCell& made) {
             std::ranges::copy(made.next, (*state)[static_cast<size_t>(cell.tensor)].begin());

@@ -68,8 +68,7 @@ class ChainTest : public testing::Test {
       return chain.Replay(
           batches[item], scratch[w],
           [&](const ReplayCell& cell) {
-            const auto t = static_cast<size_t>(cell.tensor);
-            return layout::RunOf(run.inventory()[t].matrix(), cell.cell).Of(start[t]);
+            return cell.run.Of(start[static_cast<size_t>(cell.tensor)]);
           },
           [&](const ReplayCell& cell, const ReplayedCell& made) {
             const auto t = static_cast<size_t>(cell.tensor);

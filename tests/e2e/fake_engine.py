@@ -38,10 +38,10 @@ class FakeEngine:
         self.serves, self.prepared, self.state, self.reason = serves, "", "serving" if serves else "new", ""
         self.image = serves
         self.weights = dict(versions[serves][1]) if serves else {}
-        self.touched, self.label, self.init = set(), "", None
+        self.touched, self.label, self.init, self.scope = set(), "", None, ""
         self.paused, self.updating, self.incarnation = False, False, "a1"
         self.preparing = False
-        self.on_resume = lambda: None
+        self.on_resume = self.on_paused = lambda: None
         self.closed = threading.Event()
         engine = self
 
@@ -122,6 +122,7 @@ class FakeEngine:
     def on_pause(self, body, query):
         assert query["clear_cache"] == ["true"]
         self.pause_mode = query["mode"][0]
+        self.on_paused()
         self.paused = self.plants.get("pause") != "pretend"
         return {"status": "paused"}
 
@@ -146,8 +147,9 @@ class FakeEngine:
         assert self.updating
         assert body["update_info"]["version"] == self.prepared
         new = self.versions[self.prepared][1]
-        self.touched = {name for name in new if new[name] != self.weights.get(name)}
-        self.weights = dict(new)
+        old = self.versions[self.serves][1] if self.serves and self.state != "fenced" else {}
+        self.touched = {name for name in new if new[name] != old.get(name)}
+        self.weights.update({name: new[name] for name in self.touched})
         self.serves, self.prepared, self.state, self.reason = self.prepared, "", "serving", ""
         return {"message": "ok"}
 
@@ -178,7 +180,7 @@ class FakeEngine:
 
     def on_prepare(self, body, query):
         assert body["round"]
-        self.preparing = True
+        self.preparing, self.prepared = True, ""
         if self.state != "fenced":
             self.state, self.reason = "preparing", ""
         if self.plants.get("prepare") != "never":
@@ -196,12 +198,13 @@ class FakeEngine:
         else:
             self.prepared = self.image = version
             if self.state != "fenced":
-                self.state = "prepared"
+                self.state = "serving" if version == self.serves else "prepared"
         self.preparing = False
 
     def on_prove(self, body, query):
         if self.image != self.serves:
             raise Planted(f"weightcast conflict: the image is at {self.image}, this engine at {self.serves}")
+        self.scope = body["scope"]
         names = self.weights if body["scope"] == "all" else self.touched
         if self.plants.get("prove") == "forgets":
             names = sorted(names)[1:]

@@ -1,5 +1,6 @@
 """round and verify --engine through the real binary, against engines that misbehave."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -117,6 +118,17 @@ def test_a_round_brings_all_engines_to_the_version(fleet):
     assert a.serves == b.serves == fleet.uids[1] and a.pause_mode == "wait"
 
 
+def test_what_a_proof_is_compared_with_is_read_before_the_pause(fleet):
+    engine = fleet.engine(1)
+
+    def forget():
+        with contextlib.closing(sqlite3.connect(fleet.bench.path / "catalog.db")) as database, database:
+            assert database.execute("DELETE FROM rows WHERE key LIKE 'digests/%'").rowcount == 3
+
+    engine.on_paused = forget
+    assert places(fleet.round()) == ["serving"] and engine.scope == "touched"
+
+
 def test_an_engine_without_a_version_gets_its_first_one(fleet):
     engine = fleet.engine(-1)
     assert places(fleet.round()) == ["serving"]
@@ -144,12 +156,34 @@ def test_what_a_dead_coordinator_has_written_is_not_resumed_unproven(fleet):
     assert "part 3" in reasons[0] and "b: digest" in reasons[0] and "no version to prove" in reasons[1]
 
 
+def test_what_was_found_paused_and_proven_is_kept_when_its_update_fails(fleet):
+    kept, ahead = fleet.engine(1, update_weights="fail"), fleet.engine(1, update_weights="fail")
+    kept.paused = ahead.paused = True
+    ahead.image = fleet.uids[2]  # by the coordinator that is no more: it cannot prove what it held
+    failed = fleet.failing()
+    assert places(failed.document) == ["kept", "fenced"] and not kept.paused and ahead.paused
+    steps = [step for e, step in fleet.journal if e is kept]
+    assert steps.index("prove") < steps.index("prepare") and steps.count("prove") == 1
+
+
+def test_what_was_found_paused_and_not_proven_proves_all(fleet):
+    good, ahead, mixed = fleet.engine(1), fleet.engine(1), fleet.engine(1)
+    good.paused = ahead.paused = mixed.paused = True
+    ahead.image = fleet.uids[2]
+    mixed.weights["d"] = bytes(len(mixed.weights["d"]))  # which no version changes
+    failed = fleet.failing()
+    assert places(failed.document) == ["serving", "serving", "fenced"]
+    assert "d: digest" in failed.document["engines"][2]["reason"] and mixed.paused
+    assert (good.scope, ahead.scope, mixed.scope) == ("touched", "all", "all")
+
+
 def test_an_engine_that_serves_it_while_its_image_was_moved(fleet):
     engine = fleet.engine(2)
     engine.image = fleet.uids[1]
     assert places(fleet.round()) == ["serving"]
     steps = [step for _, step in fleet.journal]
     assert "prepare" in steps and "prove" in steps and "update_weights" not in steps
+    assert (engine.state, engine.prepared) == ("serving", fleet.uids[2]), "as the plugin says it"
 
 
 # What is planted where; how the engine ends; the exit code; what its reason says; is it still paused?

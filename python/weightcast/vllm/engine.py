@@ -234,8 +234,7 @@ class Engine(WeightTransferEngine):
         """state: new, serving, preparing, prepared, updating or fenced; version, number: what the live
         weights are, "" and -1 if nobody knows; preparing: a prepare is under way (a fenced engine says
         fenced all the while); prepared: uid that the image is ready for, which a serving engine may
-        serve already; reason: why it is fenced, or
-        why the last prepare failed."""
+        serve already; reason: why it is fenced, or why the last prepare failed."""
         with self._lock:
             return self._status()
 
