@@ -94,15 +94,6 @@ Result<int64_t> CountIn(const HfConfig& model, const char* key) {
                                        std::to_string(layout::kLayersMax)};
 }
 
-bool HasRule(const Family& family, When when) {
-  for (const Stack& stack : family.stacks) {
-    for (const std::span<const Rule> group : stack.rules) {
-      if (std::ranges::count(group, when, &Rule::when) > 0) return true;
-    }
-  }
-  return false;
-}
-
 class Compiler {
  public:
   Compiler(const Family& family, const HfConfig& model, const MegatronConfig& trainer,
@@ -218,7 +209,8 @@ Status Compiler::Check() {
   for (const std::string_view flag : family_.refused) {
     if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
   }
-  if (options_.expert_layout != ExpertLayout::kAuto && !HasRule(family_, When::kPerName)) {
+  const bool layouts = AnyRule(family_, [](const Rule& r) { return r.when == When::kPerName; });
+  if (options_.expert_layout != ExpertLayout::kAuto && !layouts) {
     return Error{Code::kInvalidArgument,
                  std::string("expert layout ") +
                      kExpertLayouts[static_cast<size_t>(options_.expert_layout)] + ": family " +

@@ -32,6 +32,9 @@ struct Family {
   bool tied = false;  // when config.json does not say
 };
 
+// Of a family that has experts, and nothing else that is not usual.
+inline constexpr Setting kMoeSettings[] = {{"num_moe_experts", "*"}};
+
 // The layer in a module, whose names begin with `megatron`.
 inline Layer InsideOf(const Rank& rank, const std::string& megatron, std::string hf) {
   const std::string& told = rank.model.trainer.mtp.inner;
