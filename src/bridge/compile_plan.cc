@@ -96,15 +96,6 @@ Result<int64_t> CountIn(const HfConfig& model, const char* key) {
                                        std::to_string(layout::kLayersMax)};
 }
 
-bool HasRule(const Family& family, When when) {
-  for (const Stack& stack : family.stacks) {
-    for (const std::span<const Rule> group : stack.rules) {
-      if (std::ranges::count(group, when, &Rule::when) > 0) return true;
-    }
-  }
-  return false;
-}
-
 class Compiler {
  public:
   Compiler(const Family& family, const HfConfig& model, const MegatronConfig& trainer,
@@ -224,7 +215,8 @@ Status Compiler::Check() {
     if (!layout.ok()) faults_.push_back(layout.error().message);
     experts_[&stack] = layout.ok() ? *layout : ExpertLayout::kPerName;
   }
-  if (options_.expert_layout != ExpertLayout::kAuto && !HasRule(family_, When::kPerName)) {
+  const bool layouts = AnyRule(family_, [](const Rule& r) { return r.when == When::kPerName; });
+  if (options_.expert_layout != ExpertLayout::kAuto && !layouts) {
     return Error{Code::kInvalidArgument,
                  std::string("expert layout ") +
                      kExpertLayouts[static_cast<size_t>(options_.expert_layout)] + ": family " +
@@ -244,8 +236,7 @@ void Compiler::CheckFamily() {
   for (const std::string_view flag : family_.refused) {
     if (model_.Flag(flag)) refused.push_back("config.json's " + std::string(flag));
   }
-  const bool has_experts = std::ranges::any_of(
-      family_.settings, [](const Setting& s) { return s.key == "num_moe_experts"; });
+  const bool has_experts = AnyRule(family_, [](const Rule& r) { return r.per_expert(); });
   if (topology_.ep > 1 && !has_experts) {
     refused.push_back("expert_model_parallel_size = " + std::to_string(topology_.ep));
   }

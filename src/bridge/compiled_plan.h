@@ -47,8 +47,8 @@ struct CompileOptions {
 inline constexpr const char* kIgnored[] = {"*._extra_state*", "*rotary_pos_emb.*"};
 
 struct Alias {
-  std::string
-      name;  // a tensor that a tied model's reference lists although it has no weight of its own
+  // A tensor that a tied model's reference lists although it has no weight of its own.
+  std::string name;
   std::string of;  // the tensor whose values it gets
 };
 

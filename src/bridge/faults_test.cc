@@ -4,16 +4,15 @@
 // that shares nothing with the rules.
 //
 // Not of conversion, and so not here:
-//   B2, B3, B4  collectives in a loop over chunks, groups connected in different orders, broadcasts
-//   from
-//               different sources: a plan is compiled by every rank alone, and conversion has no
-//               collective
+//   B2, B3, B4  collectives in a loop over chunks, groups connected in different orders,
+//               broadcasts from different sources: a plan is compiled by every rank alone, and
+//               conversion has no collective
 //   B28         a group of one taken for the world: as above
 //   B34         a receiver that restarts with every chunk: engines
 //   N5          engine's names that change with its release: engines
 //   D2          strided views handed over by pointer and count: the Python package
-//   D3          scalars: no family has one; tensors without dimensions are tested where files are
-//   read
+//   D3          scalars: no family has one; tensors without dimensions are tested where files
+//               are read
 // Tested elsewhere: N2, N3, G1, G4, D1, P1, P2 (tied copies) in compile_plan_test.cc; G5, D5 in
 // convert_test.cc; P3 (a plan is a function of its inputs) and P4 in toy_trainer_test.cc.
 #include <gmock/gmock.h>

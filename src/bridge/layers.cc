@@ -9,14 +9,7 @@ namespace weightcast::bridge {
 namespace {
 
 bool HasRules(const Family& family, Only only) {
-  for (const Stack& stack : family.stacks) {
-    for (const std::span<const Rule> group : stack.rules) {
-      if (std::ranges::any_of(group, [&](const Rule& rule) { return rule.only == only; })) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return AnyRule(family, [&](const Rule& rule) { return rule.only == only; });
 }
 
 constexpr const char* kLinear = "linear_attention";

@@ -156,10 +156,10 @@ struct Rule {
   Only only = Only::kAny;
   When when = When::kAlways;
   bool copy = false;  // another place of the same output, never its owner (a tied output layer)
-  bool after_layers =
-      false;                // of the last stage: where the last layer is, if the trainer has it so
-  bool fp32 = false;        // held in fp32, whatever the model's dtype is
-  bool transposed = false;  // outputs are [columns, rows]
+  // Of the last stage: where the last layer is, if the trainer has it so.
+  bool after_layers = false;
+  bool fp32 = false;            // held in fp32, whatever the model's dtype is
+  bool transposed = false;      // outputs are [columns, rows]
   bool halves_swapped = false;  // of the columns
   layout::ValueMap map = layout::ValueMap::kCopy;
   Output outputs[kOutputsMax] = {};  // up to the first without a name
@@ -212,5 +212,18 @@ struct Family {
   // Where a larger model has this one as its text part, in place of "model.".
   const char* wrapped = nullptr;
 };
+
+// Whether `is` holds of any of the family's rules.
+template <typename Is>
+constexpr bool AnyRule(const Family& family, const Is& is) {
+  for (const Stack& stack : family.stacks) {
+    for (const std::span<const Rule> group : stack.rules) {
+      for (const Rule& rule : group) {
+        if (is(rule)) return true;
+      }
+    }
+  }
+  return false;
+}
 
 }  // namespace weightcast::bridge

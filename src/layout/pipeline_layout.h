@@ -1,9 +1,9 @@
 // Megatron's custom pipeline layout (pipeline_model_parallel_layout): what every chunk of every
 // stage holds. Two spellings of the same:
-//   "Ett|(tt|)*2,m|L"                      one letter a module: E embedding, t decoder layer, m
-//   module
-//                                          that predicts further tokens, L output layer; '|' ends a
-//                                          stage, x*k and (...)*k repeat, commas say nothing
+//   "Ett|(tt|)*2,m|L"                      one letter a module: E embedding, t decoder layer,
+//                                          m module that predicts further tokens, L output layer;
+//                                          '|' ends a stage, x*k and (...)*k repeat, commas say
+//                                          nothing
 //   [["embedding", "decoder"], ["loss"]]   words, as JSON or Python prints lists of lists
 // Pure. Facts: Megatron-Core's PipelineParallelLayerLayout.
 #pragma once

@@ -8,20 +8,16 @@ constexpr Setting kSettings[] = {
     {"multi_latent_attention", "true"}, {"num_moe_experts", "*"}, {"mtp_num_layers", "*"}};
 constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM",
                                                          "KimiK2ForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kLatentAttentionRules, kMlpNormRules, kGatedMlpRules,
                                              kMoeNormRules,         kExpertsRules, kRouterBiasRules,
                                              kSharedExpertsRules};
-constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
-constexpr std::span<const Rule> kMtp[] = {kMtpAfterLayersRules};
 constexpr Stack kDeepseekV3Stacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-    {Holder::kMtpStage, "", "model.", kMtpFirst},
-    {Holder::kMtpLayers, "mtp.layers.*.", "model.layers.+.", kMtp},
-    {Holder::kMtpLayers, "mtp.layers.*.@.", "model.layers.+.", kLayers},
+    kFirstStack,
+    kLastStack,
+    LayersStack(kLayers),
+    kMtpFirstStack,
+    MtpStack("model.layers.+.", kMtpAfterLayersGroups),
+    MtpLayersStack("model.layers.+.", kLayers),
 };
 
 // Routes without a correction, and predicts no further tokens.
@@ -30,11 +26,7 @@ constexpr std::span<const Rule> kV2Layers[] = {kLatentAttentionRules, kMlpNormRu
                                                kGatedMlpRules,        kMoeNormRules,
                                                kExpertsRules,         kSharedExpertsRules};
 constexpr Setting kV2Settings[] = {{"multi_latent_attention", "true"}, {"num_moe_experts", "*"}};
-constexpr Stack kDeepseekV2Stacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kV2Layers},
-};
+constexpr Stack kDeepseekV2Stacks[] = {kFirstStack, kLastStack, LayersStack(kV2Layers)};
 
 }  // namespace
 

@@ -8,13 +8,6 @@
 namespace weightcast::bridge {
 namespace {
 
-bool AnyRule(const Family& family, bool (*is)(const Rule&)) {
-  return std::ranges::any_of(family.stacks, [&](const Stack& stack) {
-    return std::ranges::any_of(
-        stack.rules, [&](std::span<const Rule> group) { return std::ranges::any_of(group, is); });
-  });
-}
-
 bool AnyStack(const Family& family, Holder holder) {
   return std::ranges::count(family.stacks, holder, &Stack::holder) > 0;
 }

@@ -426,4 +426,56 @@ inline constexpr Rule kMtpRules[] = {
     MtpProjection("/mtp.fc.weight"),
 };
 
+// ---- stacks ----
+
+using RuleGroups = std::span<const std::span<const Rule>>;
+
+inline constexpr std::span<const Rule> kFirstGroups[] = {kEmbeddingRules};
+inline constexpr std::span<const Rule> kLastGroups[] = {kOutputRules};
+inline constexpr std::span<const Rule> kMtpFirstGroups[] = {kMtpEmbeddingRules};
+inline constexpr std::span<const Rule> kMtpGroups[] = {kMtpRules};
+inline constexpr std::span<const Rule> kMtpAfterLayersGroups[] = {kMtpAfterLayersRules};
+
+inline constexpr Stack kFirstStack = {Holder::kFirstStage, "", "model.", kFirstGroups};
+inline constexpr Stack kLastStack = {Holder::kLastStage, "", "model.", kLastGroups};
+constexpr Stack LayersStack(RuleGroups rules) {
+  return {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", rules};
+}
+
+// What predicts further tokens: its embedding, its modules, and the layer in each.
+inline constexpr Stack kMtpFirstStack = {Holder::kMtpStage, "", "model.", kMtpFirstGroups};
+constexpr Stack MtpStack(const char* hf, RuleGroups rules) {
+  return {Holder::kMtpLayers, "mtp.layers.*.", hf, rules};
+}
+constexpr Stack MtpLayersStack(const char* hf, RuleGroups rules) {
+  return {Holder::kMtpLayers, "mtp.layers.*.@.", hf, rules};
+}
+
+// The same, where the decoder is the text part of a larger model.
+inline constexpr Stack kTextFirstStack = {Holder::kFirstStage, "language_model.",
+                                          "model.language_model.", kFirstGroups};
+inline constexpr Stack kTextLastStack = {Holder::kLastStage, "language_model.",
+                                         "model.language_model.", kLastGroups};
+inline constexpr Stack kTextMtpFirstStack = {Holder::kMtpStage, "language_model.",
+                                             "model.language_model.", kMtpFirstGroups};
+constexpr Stack TextLayersStack(RuleGroups rules) {
+  return {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
+          rules};
+}
+inline constexpr Stack kTextMtpStack = {Holder::kMtpLayers, "language_model.mtp.layers.*.",
+                                        "mtp.layers.*.", kMtpGroups};
+constexpr Stack TextMtpLayersStack(RuleGroups rules) {
+  return {Holder::kMtpLayers, "language_model.mtp.layers.*.@.", "mtp.layers.*.", rules};
+}
+
+// ---- settings ----
+
+// Of a family that has experts, and nothing else that is not usual.
+inline constexpr Setting kMoeSettings[] = {{"num_moe_experts", "*"}};
+// Of one that has, beside them, gated delta nets.
+inline constexpr Setting kHybridMoeSettings[] = {{"layernorm_zero_centered_gamma", "true"},
+                                                 {"attention_output_gate", "true"},
+                                                 {"num_moe_experts", "*"},
+                                                 {"mtp_num_layers", "*"}};
+
 }  // namespace weightcast::bridge

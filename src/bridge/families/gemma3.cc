@@ -18,15 +18,9 @@ constexpr Rule kGemma3NormRules[] = {
 constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"}};
 constexpr std::string_view kRefused[] = {"attention_bias"};
 constexpr std::string_view kGemma3Architectures[] = {"Gemma3ForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkNormRules,
                                              kGemma3NormRules, kGatedMlpRules};
-constexpr Stack kGemma3Stacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kGemma3Stacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 

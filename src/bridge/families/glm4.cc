@@ -22,15 +22,9 @@ constexpr Rule kGlm4Rules[] = {
 };
 
 constexpr std::string_view kGlm4Architectures[] = {"Glm4ForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules,
                                              kQkvBiasIfSetRules, kMlpNormRules, kGlm4Rules};
-constexpr Stack kGlm4Stacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kGlm4Stacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 

@@ -4,7 +4,6 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 // In the checkpoint gate and up alternate, and experts are [in, out].
 constexpr Rows kAlternatingRows = {
     {{.parts = {{.rows = Dim::kExpertFfn, .step = 2}}},
@@ -44,15 +43,9 @@ constexpr Rule kGptOssRules[] = {
      .outputs = {{.name = "mlp.experts.down_proj_bias", .shape = {Dim::kHidden}, .packed = true}}},
 };
 constexpr std::string_view kGptOssArchitectures[] = {"GptOssForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasRules,
                                              kMoeNormRules, kGptOssRules};
-constexpr Stack kGptOssStacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kGptOssStacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 
@@ -60,7 +53,7 @@ constexpr Family kGptOss = {
     .name = "gpt_oss",
     .architectures = kGptOssArchitectures,
     .stacks = kGptOssStacks,
-    .settings = kSettings,
+    .settings = kMoeSettings,
 };
 
 }  // namespace weightcast::bridge

@@ -6,15 +6,9 @@ namespace {
 
 constexpr std::string_view kRefused[] = {"attention_bias", "mlp_bias"};
 constexpr std::string_view kLlamaArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMlpNormRules,
                                              kGatedMlpRules};
-constexpr Stack kLlamaStacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kLlamaStacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 

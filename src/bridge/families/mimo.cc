@@ -12,19 +12,16 @@ constexpr Rule kMiMoMtpRules[] = {
 };
 constexpr Setting kSettings[] = {{"mtp_num_layers", "*"}};
 constexpr std::string_view kMiMoArchitectures[] = {"MiMoForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kQkvBiasRules,
                                              kMlpNormRules, kGatedMlpRules};
-constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
 constexpr std::span<const Rule> kMtp[] = {kMiMoMtpRules};
 constexpr Stack kMiMoStacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-    {Holder::kMtpStage, "", "model.", kMtpFirst},
-    {Holder::kMtpLayers, "mtp.layers.*.", "model.mtp_layers.*.", kMtp},
-    {Holder::kMtpLayers, "mtp.layers.*.@.", "model.mtp_layers.*.", kLayers},
+    kFirstStack,
+    kLastStack,
+    LayersStack(kLayers),
+    kMtpFirstStack,
+    MtpStack("model.mtp_layers.*.", kMtp),
+    MtpLayersStack("model.mtp_layers.*.", kLayers),
 };
 
 }  // namespace

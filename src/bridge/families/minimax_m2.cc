@@ -4,7 +4,6 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 // Norms of all heads' queries and keys together, cut like them.
 constexpr Rule kMiniMaxRules[] = {
     {.name = "self_attention.q_layernorm.weight",
@@ -16,15 +15,9 @@ constexpr Rule kMiniMaxRules[] = {
     RouterBias("block_sparse_moe.e_score_correction_bias"),
 };
 constexpr std::string_view kMiniMaxM2Architectures[] = {"MiniMaxM2ForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMoeNormRules,
                                              kSparseMoeRules, kMiniMaxRules};
-constexpr Stack kMiniMaxM2Stacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kMiniMaxM2Stacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 
@@ -32,7 +25,7 @@ constexpr Family kMiniMaxM2 = {
     .name = "minimax_m2",
     .architectures = kMiniMaxM2Architectures,
     .stacks = kMiniMaxM2Stacks,
-    .settings = kSettings,
+    .settings = kMoeSettings,
 };
 
 }  // namespace weightcast::bridge

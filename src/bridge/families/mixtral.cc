@@ -4,17 +4,10 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kMixtralArchitectures[] = {"MixtralForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules, kMoeNormRules,
                                              kSparseMoeRules};
-constexpr Stack kMixtralStacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kMixtralStacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 
@@ -22,7 +15,7 @@ constexpr Family kMixtral = {
     .name = "mixtral",
     .architectures = kMixtralArchitectures,
     .stacks = kMixtralStacks,
-    .settings = kSettings,
+    .settings = kMoeSettings,
 };
 
 }  // namespace weightcast::bridge

@@ -5,16 +5,10 @@ namespace weightcast::bridge {
 namespace {
 
 constexpr std::string_view kQwen3Architectures[] = {"Qwen3ForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules,
                                              kQkvBiasIfSetRules,  kQkNormRules,
                                              kMlpNormRules,       kGatedMlpRules};
-constexpr Stack kQwen3Stacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kQwen3Stacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 

@@ -4,18 +4,11 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {
     kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules,
     kMlpNormRules,       kGatedMlpRules,  kMoeNormRules,      kExpertsRules};
-constexpr Stack kQwen3MoeStacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-};
+constexpr Stack kQwen3MoeStacks[] = {kFirstStack, kLastStack, LayersStack(kLayers)};
 
 }  // namespace
 
@@ -23,7 +16,7 @@ constexpr Family kQwen3Moe = {
     .name = "qwen3_moe",
     .architectures = kQwen3MoeArchitectures,
     .stacks = kQwen3MoeStacks,
-    .settings = kSettings,
+    .settings = kMoeSettings,
     .wrapped = "model.language_model.",
 };
 

@@ -4,13 +4,7 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
-                                 {"attention_output_gate", "true"},
-                                 {"num_moe_experts", "*"},
-                                 {"mtp_num_layers", "*"}};
 constexpr std::string_view kQwen3NextArchitectures[] = {"Qwen3NextForCausalLM"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules,
                                              kGatedAttentionRules,
                                              kQkNormRules,
@@ -21,15 +15,13 @@ constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules,
                                              kMoeNormRules,
                                              kExpertsRules,
                                              kGatedSharedExpertRules};
-constexpr std::span<const Rule> kMtpFirst[] = {kMtpEmbeddingRules};
-constexpr std::span<const Rule> kMtp[] = {kMtpRules};
 constexpr Stack kQwen3NextStacks[] = {
-    {Holder::kFirstStage, "", "model.", kFirst},
-    {Holder::kLastStage, "", "model.", kLast},
-    {Holder::kLayers, "decoder.layers.*.", "model.layers.*.", kLayers},
-    {Holder::kMtpStage, "", "model.", kMtpFirst},
-    {Holder::kMtpLayers, "mtp.layers.*.", "mtp.layers.*.", kMtp},
-    {Holder::kMtpLayers, "mtp.layers.*.@.", "mtp.layers.*.", kLayers},
+    kFirstStack,
+    kLastStack,
+    LayersStack(kLayers),
+    kMtpFirstStack,
+    MtpStack("mtp.layers.*.", kMtpGroups),
+    MtpLayersStack("mtp.layers.*.", kLayers),
 };
 
 }  // namespace
@@ -38,7 +30,7 @@ constexpr Family kQwen3Next = {
     .name = "qwen3_next",
     .architectures = kQwen3NextArchitectures,
     .stacks = kQwen3NextStacks,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
 };
 
 }  // namespace weightcast::bridge

@@ -5,24 +5,15 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr const char* kTiedTo = "model.language_model.embed_tokens.weight";
 
 constexpr std::string_view kQwen3VlArchitectures[] = {"Qwen3VLForConditionalGeneration"};
-constexpr std::span<const Rule> kFirst[] = {kEmbeddingRules};
-constexpr std::span<const Rule> kLast[] = {kOutputRules};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRules,
                                              kQkvBiasIfSetRules,  kQkNormRules,
                                              kMlpNormRules,       kGatedMlpRules};
 constexpr Stack kQwen3VlStacks[] = {
-    {Holder::kFirstStage, "language_model.", "model.language_model.", kFirst},
-    {Holder::kLastStage, "language_model.", "model.language_model.", kLast},
-    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
-     kLayers},
-    kPatchStack,
-    kVisionLayersStack,
-    kMergerStack,
-    kDeepstackStack,
+    kTextFirstStack,    kTextLastStack, TextLayersStack(kLayers), kPatchStack,
+    kVisionLayersStack, kMergerStack,   kDeepstackStack,
 };
 
 constexpr std::string_view kQwen3VlMoeArchitectures[] = {"Qwen3VLMoeForConditionalGeneration"};
@@ -30,14 +21,8 @@ constexpr std::span<const Rule> kMoeLayers[] = {
     kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules,
     kMlpNormRules,       kGatedMlpRules,  kMoeNormRules,      kExpertsRules};
 constexpr Stack kQwen3VlMoeStacks[] = {
-    {Holder::kFirstStage, "language_model.", "model.language_model.", kFirst},
-    {Holder::kLastStage, "language_model.", "model.language_model.", kLast},
-    {Holder::kLayers, "language_model.decoder.layers.*.", "model.language_model.layers.*.",
-     kMoeLayers},
-    kPatchStack,
-    kVisionLayersStack,
-    kMergerStack,
-    kDeepstackStack,
+    kTextFirstStack, kTextLastStack,  TextLayersStack(kMoeLayers), kPatchStack, kVisionLayersStack,
+    kMergerStack,    kDeepstackStack,
 };
 
 }  // namespace
@@ -53,7 +38,7 @@ constexpr Family kQwen3VlMoe = {
     .name = "qwen3_vl_moe",
     .architectures = kQwen3VlMoeArchitectures,
     .stacks = kQwen3VlMoeStacks,
-    .settings = kSettings,
+    .settings = kMoeSettings,
     .packed_by_default = true,
     .in_out_before_5 = true,
     .tied_to = kTiedTo,

@@ -44,7 +44,8 @@ struct ExpertRange {
   int64_t count = 0;
 };
 ExpertRange ExpertsOf(Rank& rank);
-// "...experts.linear_fc1.weight3", or the module's own name; `which` is "linear_fc1.weight".
+// Of the expert that is number `local` on its rank: "...experts.linear_fc1.weight3" for `fc`
+// "linear_fc1" and `kind` "weight", or the name in a module of its own.
 std::string ExpertName(const Rank& rank, const Layer& layer, const char* fc, const char* kind,
                        int64_t local);
 // As the checkpoint has them: by name or packed.

@@ -4,7 +4,6 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kArchitectures[] = {"GptOssForCausalLM"};
 
 // All experts are in one tensor, [expert, in, out] and [expert, out] for biases, where gates are
@@ -71,7 +70,7 @@ constexpr Family kGptOss = {
     .architectures = kArchitectures,
     .layer = ConvertLayer,
     .experts = true,
-    .settings = kSettings,
+    .settings = kMoeSettings,
 };
 
 }  // namespace weightcast::bridge::raw

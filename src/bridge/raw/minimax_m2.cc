@@ -4,7 +4,6 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kArchitectures[] = {"MiniMaxM2ForCausalLM"};
 
 // Norms of all heads' queries and keys together: a rank has those of its heads. Of more ranks than
@@ -41,7 +40,7 @@ constexpr Family kMiniMaxM2 = {
     .architectures = kArchitectures,
     .layer = ConvertLayer,
     .experts = true,
-    .settings = kSettings,
+    .settings = kMoeSettings,
 };
 
 }  // namespace weightcast::bridge::raw

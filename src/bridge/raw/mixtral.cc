@@ -4,7 +4,6 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kArchitectures[] = {"MixtralForCausalLM"};
 
 void ConvertLayer(Rank& rank, const Layer& layer) {
@@ -22,7 +21,7 @@ constexpr Family kMixtral = {
     .architectures = kArchitectures,
     .layer = ConvertLayer,
     .experts = true,
-    .settings = kSettings,
+    .settings = kMoeSettings,
 };
 
 }  // namespace weightcast::bridge::raw

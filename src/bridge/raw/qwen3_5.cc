@@ -6,7 +6,6 @@ namespace {
 
 constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
                                  {"attention_output_gate", "true"},
-                                 {"num_moe_experts", "*"},
                                  {"mtp_num_layers", "*"}};
 constexpr std::string_view kArchitectures[] = {"Qwen3_5ForCausalLM"};
 constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
@@ -77,7 +76,6 @@ constexpr Family kQwen35 = {
     .architectures = kArchitectures,
     .layer = ConvertLayer,
     .mtp = ConvertMtp,
-    .experts = true,
     .settings = kSettings,
     .part = true,
 };
@@ -88,7 +86,7 @@ constexpr Family kQwen35Moe = {
     .layer = ConvertMoeLayer,
     .mtp = ConvertMoeMtp,
     .experts = true,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .layouts = true,
     .packed = true,
     .part = true,
@@ -100,7 +98,6 @@ constexpr Family kQwen35Vl = {
     .layer = ConvertLayer,
     .mtp = ConvertMtp,
     .tower = VisionTower,
-    .experts = true,
     .settings = kSettings,
     .vision = true,
 };
@@ -112,7 +109,7 @@ constexpr Family kQwen35VlMoe = {
     .mtp = ConvertMoeMtp,
     .tower = VisionTower,
     .experts = true,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .vision = true,
     .layouts = true,
     .packed = true,

@@ -4,7 +4,6 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kArchitectures[] = {"Qwen3MoeForCausalLM"};
 
 void ConvertLayer(Rank& rank, const Layer& layer) {
@@ -22,7 +21,7 @@ constexpr Family kQwen3Moe = {
     .architectures = kArchitectures,
     .layer = ConvertLayer,
     .experts = true,
-    .settings = kSettings,
+    .settings = kMoeSettings,
     .layouts = true,
     .part = true,
 };

@@ -4,7 +4,6 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-constexpr Setting kSettings[] = {{"num_moe_experts", "*"}};
 constexpr std::string_view kArchitectures[] = {"Qwen3VLForConditionalGeneration"};
 constexpr std::string_view kMoeArchitectures[] = {"Qwen3VLMoeForConditionalGeneration"};
 
@@ -45,7 +44,7 @@ constexpr Family kQwen3VlMoe = {
     .layer = ConvertMoeLayer,
     .tower = ConvertTower,
     .experts = true,
-    .settings = kSettings,
+    .settings = kMoeSettings,
     .vision = true,
     .layouts = true,
     .packed = true,

@@ -23,6 +23,10 @@ constexpr const char* kOutputLayer = "output_layer.weight";
 constexpr const char* kEmbedding = "embedding.word_embeddings.weight";
 constexpr const char* kTiedAlias = "lm_head.weight";
 
+std::string TooManyParams() {
+  return "a plan of more than " + std::to_string(kRawParamsMax) + " parameters";
+}
+
 Result<const Family*> FindRawFamily(const HfConfig& config) {
   std::vector<std::string> known;
   for (const Family* family : raw::kFamilies) {
@@ -45,6 +49,10 @@ Error Misfit(const Family& family, const std::vector<std::string>& faults) {
 void CheckConfigs(const Family& family, const CompileOptions& options, Model& model) {
   for (const std::string& setting : Unsupported(model.trainer, family.settings)) {
     model.Fault("not made for " + setting);
+  }
+  const layout::Topology& t = model.topology;
+  if (int64_t{t.num_layers} * (t.world / t.pp) > kRawParamsMax) {
+    model.Fault(TooManyParams());  // one a layer at least
   }
   if (model.topology.ep > 1 && !family.experts) {
     model.Fault("not made for expert_model_parallel_size = " + std::to_string(model.topology.ep));
@@ -113,7 +121,7 @@ class Walk {
  private:
   bool Goes() {
     if (static_cast<int64_t>(rank_.params.size()) > params_max_) {
-      model_.Stop("a plan of more than " + std::to_string(kRawParamsMax) + " parameters");
+      model_.Stop(TooManyParams());
     }
     return !model_.gives_up();
   }

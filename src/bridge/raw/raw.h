@@ -18,7 +18,7 @@ Result<CompiledPlan> CompileRaw(const HfConfig& model, const MegatronConfig& tra
                                 const CompileOptions& options);
 
 // Every parameter of every rank is listed with all that it holds before equal ones are found.
-inline constexpr int64_t kRawParamsMax = int64_t{1} << 22;
+inline constexpr int64_t kRawParamsMax = int64_t{1} << 21;
 
 // Rows of the embedding over all tensor ranks, as one rank's shard shows them; 0 if it has none.
 int64_t RawVocabRowsOf(const MegatronConfig& trainer, const std::vector<tensor::TensorSpec>& shard);

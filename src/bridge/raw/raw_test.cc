@@ -424,7 +424,7 @@ TEST(Refused, EverythingThatDoesNotFitIsNamedAtOnce) {
 TEST(Refused, APlanThatWouldFillTheMemory) {
   const Topology t{.world = 1 << 16, .num_layers = 1024};
   EXPECT_THAT(Message(CompileRaw(ModelOf(CaseOf("Llama"), 1024), TrainerOf(t), {})),
-              HasSubstr("more than 4194304 parameters"));
+              HasSubstr("more than 2097152 parameters"));
 }
 
 // ---- planted faults ----
