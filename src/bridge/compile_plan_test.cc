@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "bridge/families/families.h"
+#include "bridge/raw/raw.h"
 #include "bridge/shard_keys.h"
 #include "bridge/toy_worlds_testing.h"
 #include "layout/gather.h"
@@ -30,6 +31,13 @@ const ToyModel kToys[] = {
     {.architecture = "Qwen3ForCausalLM", .qk_norm = true},
 };
 
+void ExpectSameByRaw(const CompiledPlan& compiled, const HfConfig& model,
+                     const MegatronConfig& trainer) {
+  const auto raw = CompileRaw(model, trainer, {});
+  ASSERT_TRUE(raw.ok()) << Message(raw);
+  EXPECT_EQ(compiled.hash, raw->hash);
+}
+
 // The toy trainer asks the topology for its layers alone, so that any layout can be put into it.
 TEST(Worlds, CustomLayoutsGatherTheModel) {
   struct Case {
@@ -49,6 +57,7 @@ TEST(Worlds, CustomLayoutsGatherTheModel) {
       const auto compiled = CompilePlan(ModelOf(m), trainer, {});
       ASSERT_TRUE(compiled.ok()) << Message(compiled);
       ExpectRight(m, trainer.topology, *compiled);
+      ExpectSameByRaw(*compiled, ModelOf(m), trainer);
     }
   }
 }
@@ -58,18 +67,21 @@ constexpr const char* kMiMoConfig =
     R"({"architectures": ["MiMoForCausalLM"], "hidden_size": 4, "intermediate_size": 8,
     "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 2,
     "vocab_size": 6, "tie_word_embeddings": TIED})";
+// By both ways, to one plan.
 Result<CompiledPlan> CompilePredicting(const std::string& layout, int32_t pp, bool tied) {
-  std::string model = kMiMoConfig;
-  model.replace(model.find("TIED"), 4, tied ? "true" : "false");
-  return CompilePlan(
-      HfConfig::Parse(model).value(),
+  std::string config = kMiMoConfig;
+  config.replace(config.find("TIED"), 4, tied ? "true" : "false");
+  const HfConfig model = HfConfig::Parse(config).value();
+  const MegatronConfig trainer =
       MegatronConfig::Parse("{\"world\": " + std::to_string(pp) +
                             ", \"config\": {\"num_layers\": 3, \"mtp_num_layers\": 1, "
                             "\"pipeline_model_parallel_size\": " +
                             std::to_string(pp) + ", \"pipeline_model_parallel_layout\": \"" +
                             layout + "\"}}")
-          .value(),
-      {});
+          .value();
+  Result<CompiledPlan> compiled = CompilePlan(model, trainer, {});
+  if (compiled.ok()) ExpectSameByRaw(*compiled, model, trainer);
+  return compiled;
 }
 // Keys of a rank that are not of its decoder layers.
 std::vector<std::string> OtherKeys(const CompiledPlan& compiled, size_t rank) {
@@ -144,6 +156,7 @@ TEST(Prediction, BothSpellingsOfEitherPartArePlanned) {
       trainer->mtp.Learn({{module + inner + ".mlp.linear_fc2.weight", {}, {}}});
       const auto compiled = CompilePlan(*model, *trainer, {});
       ASSERT_TRUE(compiled.ok()) << Message(compiled);
+      ExpectSameByRaw(*compiled, *model, *trainer);
       const std::vector<layout::Param>& params = compiled->plan->ranks[0].params;
       for (const std::string& key :
            {module + "enorm.weight", module + inner + ".mlp.linear_fc1.weight"}) {

@@ -1,9 +1,9 @@
-// The toy models and what their configs say.
+#include "bridge/toy_models_testing.h"
+
 #include <ostream>
 #include <stdexcept>
 
 #include "base/json.h"
-#include "bridge/toy_trainer_testing.h"
 
 namespace weightcast::bridge {
 

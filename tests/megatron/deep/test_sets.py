@@ -93,8 +93,10 @@ def test_shards_convert_to_megatron_bridges_own_export(root, name, tmp_path):
     assert not error.exists(), error.read_text()
     by_reference = name.startswith(sets_list.BY_REFERENCE)
     reference = ["--reference", shards.parent / "hf_source"] if by_reference else []
-    cli.run("convert", "--shards", shards, "--out", tmp_path / "hf", *reference)
-    different = differences(shards, models.bits(tmp_path / "hf"), right_export(shards, name), reference)
+    plans = {mode: cli.run("convert", "--shards", shards, "--out", tmp_path / mode, "--mode", mode,
+                           *reference)["plan_hash"] for mode in ("bridge", "raw")}
+    assert plans["bridge"] == plans["raw"]
+    different = differences(shards, models.bits(tmp_path / "bridge"), right_export(shards, name), reference)
     assert not different, "\n".join(different[:20])
 
 
