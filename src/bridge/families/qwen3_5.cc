@@ -53,6 +53,9 @@ constexpr Stack kQwen35VlStacks[] = {
     kPatchStack,
     kVisionLayersStack,
     kMergerStack,
+    kKeptPatchStack,
+    kKeptLayersStack,
+    kKeptMergerStack,
 };
 
 constexpr std::string_view kQwen35VlMoeArchitectures[] = {"Qwen3_5MoeForConditionalGeneration"};
@@ -67,6 +70,9 @@ constexpr Stack kQwen35VlMoeStacks[] = {
     kPatchStack,
     kVisionLayersStack,
     kMergerStack,
+    kKeptPatchStack,
+    kKeptLayersStack,
+    kKeptMergerStack,
 };
 
 }  // namespace

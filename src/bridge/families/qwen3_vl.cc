@@ -23,6 +23,10 @@ constexpr Stack kQwen3VlStacks[] = {
     kVisionLayersStack,
     kMergerStack,
     kDeepstackStack,
+    kKeptPatchStack,
+    kKeptLayersStack,
+    kKeptMergerStack,
+    kKeptDeepstackStack,
 };
 
 constexpr std::string_view kQwen3VlMoeArchitectures[] = {"Qwen3VLMoeForConditionalGeneration"};
@@ -38,6 +42,10 @@ constexpr Stack kQwen3VlMoeStacks[] = {
     kVisionLayersStack,
     kMergerStack,
     kDeepstackStack,
+    kKeptPatchStack,
+    kKeptLayersStack,
+    kKeptMergerStack,
+    kKeptDeepstackStack,
 };
 
 }  // namespace

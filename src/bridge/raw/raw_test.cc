@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "bridge/compile_plan.h"
 #include "bridge/families/families.h"
+#include "bridge/families/vision.h"
 #include "bridge/shard_dir.h"
 #include "os/temp_dir.h"
 
@@ -318,7 +319,8 @@ TEST_P(SmallWorlds, HaveOnePlanByBothWays) {
     trainer.local_spec = n % 5 == 0;
     trainer.sequential_experts = trainer.local_spec || n % 7 == 0;
     trainer.mtp_layers = n % (c.mtp + 1);
-    if (n % 2 == 0) trainer.mtp.inner = "transformer_layer";
+    if (n % 2 == 0) trainer.spelling.mtp_inner = "transformer_layer";
+    trainer.spelling.tower = kTowers[n / 3 % 3];
     CompileOptions options;
     if (HasLayouts(model)) options.expert_layout = kLayouts[n % 4];
     const auto bridge = CompilePlan(model, trainer, options);
@@ -480,6 +482,7 @@ struct Planted {
   const char* model;  // of Cases
   const char* rule;   // none: `alter` changes the stacks
   std::function<void(Rule&)> change;
+  const char* tower = "";
 };
 
 // Of all ranks' gates and then all ups, as if cut only afterwards: right on one tensor rank only.
@@ -525,6 +528,12 @@ const Planted kPlanted[] = {
      [](Rule& r) {
        if (r.outputs[1].name == nullptr) r.rows = nullptr;
      }},
+    {"KeptQkvDeinterleaved", "Qwen3Vl", "attn.qkv.weight",
+     [](Rule& r) { r.rows = &kVisionQkvRows; }, "vision_model"},
+    {"KeptTowerCut", "Qwen3VlMoe", "attn.proj.weight", [](Rule& r) { r.cut = Cut::kCols; },
+     "model.visual"},
+    {"KeptTowerUnderMegatronsName", "Qwen35Vl", "norm.weight",
+     [](Rule& r) { r.name = "patch_norm.weight"; }, "vision_model"},
     {"RouterBiasNarrowed", "MiniMaxM2", "mlp.router.expert_bias", [](Rule& r) { r.fp32 = false; }},
     {"KeyNormCutLikeQueries", "MiniMaxM2", "self_attention.k_layernorm.weight",
      [](Rule& r) { r.cut = Cut::kRows; }},
@@ -554,6 +563,7 @@ TEST_P(PlantedFault, IsSeen) {
   const HfConfig model = PlantedModel(GetParam());
   MegatronConfig trainer = TrainerOf(t);
   trainer.mtp_layers = CaseOf(GetParam().model).mtp;
+  trainer.spelling.tower = GetParam().tower;
   Altered altered(*FindFamily(model).value());
   const auto raw = CompileRaw(model, trainer, {});
   ASSERT_TRUE(raw.ok()) << Message(raw);
@@ -575,6 +585,7 @@ TEST(PlantedFaults, AreProvenPlansButForAFew) {
     const HfConfig model = PlantedModel(planted);
     MegatronConfig trainer = TrainerOf({.world = 8, .tp = 4, .pp = 2, .etp = 2, .num_layers = 4});
     trainer.mtp_layers = CaseOf(planted.model).mtp;
+    trainer.spelling.tower = planted.tower;
     Altered altered(*FindFamily(model).value());
     altered.Change(planted.rule, planted.change);
     const auto wrong = altered.Compile(model, trainer);
@@ -586,17 +597,24 @@ TEST(PlantedFaults, AreProvenPlansButForAFew) {
 
 TEST(PlantedFaults, AModuleOnAnotherStageIsSeen) {
   const Topology t{.world = 4, .tp = 2, .pp = 2, .etp = 2, .num_layers = 4};
-  for (const char* name : {"Llama", "Qwen3Vl"}) {
+  const std::tuple<const char*, const char*, When> cases[] = {
+      {"Llama", "", When::kKeptTower},
+      {"Qwen3Vl", "megatron", When::kKeptTower},
+      {"Qwen3Vl", "model.visual", When::kMegatronTower}};
+  for (const auto& [name, tower, unused] : cases) {
     const HfConfig model = ModelOf(CaseOf(name), 4);
-    const auto raw = CompileRaw(model, TrainerOf(t), {});
+    MegatronConfig trainer = TrainerOf(t);
+    trainer.spelling.tower = tower;
+    const auto raw = CompileRaw(model, trainer, {});
     ASSERT_TRUE(raw.ok()) << Message(raw);
     const Family& family = *FindFamily(model).value();
     for (size_t i = 0; i < family.stacks.size(); ++i) {
       Altered altered(family);
       Holder& holder = altered.stacks()[i].holder;
+      if (family.stacks[i].when == unused) continue;
       if (holder != Holder::kFirstStage && holder != Holder::kLastStage) continue;
       holder = holder == Holder::kFirstStage ? Holder::kLastStage : Holder::kFirstStage;
-      const auto wrong = altered.Compile(model, TrainerOf(t));
+      const auto wrong = altered.Compile(model, trainer);
       ASSERT_TRUE(wrong.ok()) << Message(wrong);
       EXPECT_NE(wrong->hash, raw->hash) << name << " stack " << i;
     }
