@@ -320,12 +320,13 @@ class Publish {
                                      flags_.mode,
                                      "--wait",
                                      std::to_string(flags_.wait.value_or(600))};
-    const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
-                                                                {"--seed", &flags_.seed},
-                                                                {"--baseline", &flags_.baseline},
-                                                                {"--step", &flags_.step},
-                                                                {"--mtp-inner", &source_.spelling.mtp_inner},
-                                                                {"--tower", &source_.spelling.tower}};
+    const std::pair<const char*, const std::string*> texts[] = {
+        {"--config", &flags_.config},
+        {"--seed", &flags_.seed},
+        {"--baseline", &flags_.baseline},
+        {"--step", &flags_.step},
+        {"--mtp-inner", &source_.spelling.mtp_inner},
+        {"--tower", &source_.spelling.tower}};
     for (const auto& [flag, value] : texts) {
       if (!value->empty()) argv.insert(argv.end(), {flag, *value});
     }

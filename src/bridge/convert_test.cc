@@ -152,7 +152,8 @@ TEST_P(ConvertTower, SaidOtherwiseIsRefused) {
 TEST_P(ConvertTower, MixedWithAnotherIsRefusedByName) {
   ToyModel other = model_;
   other.tower = model_.tower == kTowers[1] ? kTowers[2] : kTowers[1];
-  const std::string mine = model_.tower == kTowers[0] ? "vision_model.decoder.layers.0" : model_.tower + ".blocks.0";
+  const std::string mine =
+      model_.tower == kTowers[0] ? "vision_model.decoder.layers.0" : model_.tower + ".blocks.0";
   const std::string theirs = other.tower + ".blocks.0";
   for (const int32_t spoilt : {0, 1}) {
     WriteShards([&](int32_t rank, ToyTensors& shard) {

@@ -164,8 +164,10 @@ struct TowerName {
   const char* tower;
 };
 constexpr TowerName kTowerNames[] = {
-    {"vp*/vision_model.decoder.*", kTowers[0]}, {"vp*/vision_model.merger.patch_norm.*", kTowers[0]},
-    {"vp*/vision_model.blocks.*", kTowers[1]},  {"vp*/vision_model.merger.norm.*", kTowers[1]},
+    {"vp*/vision_model.decoder.*", kTowers[0]},
+    {"vp*/vision_model.merger.patch_norm.*", kTowers[0]},
+    {"vp*/vision_model.blocks.*", kTowers[1]},
+    {"vp*/vision_model.merger.norm.*", kTowers[1]},
     {"vp*/model.visual.*", kTowers[2]},
 };
 

@@ -109,7 +109,8 @@ TEST(Prediction, ItsSpellingIsSaidOrShown) {
   shown.Learn({{"vp1/language_model.mtp.layers.0.enorm.weight", {}, {}}});
   EXPECT_TRUE(shown.mtp_inner.empty() && shown.mtp_at_root == false);
   shown.Learn({{"vp1/mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", {}, {}}});
-  EXPECT_TRUE(shown.mtp_inner == "transformer_layer" && shown.mtp_at_root == false);  // what is known stays
+  EXPECT_TRUE(shown.mtp_inner == "transformer_layer" &&
+              shown.mtp_at_root == false);  // what is known stays
   EXPECT_EQ(shown.Or(said->spelling).mtp_at_root, false);
   EXPECT_EQ(Spelling().Or(said->spelling).mtp_inner, "transformer_layer");
 }

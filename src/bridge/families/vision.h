@@ -1,6 +1,6 @@
 // The vision tower of Qwen3-VL and Qwen3.5, all of it on the first stage: Megatron's own, or the
-// checkpoint's modules, which every tensor rank keeps whole. Facts: the Hugging Face modelling files
-// and Megatron-Bridge's tables; slime's trainers keep the checkpoint's.
+// checkpoint's modules, which every tensor rank keeps whole. Facts: the Hugging Face modelling
+// files and Megatron-Bridge's tables; slime's trainers keep the checkpoint's.
 #pragma once
 
 #include <array>
@@ -120,8 +120,7 @@ inline constexpr Stack kVisionLayersStack = {
     Holder::kVisionLayers, "vision_model.decoder.layers.*.", "model.visual.blocks.*.",
     kVisionLayerGroups, When::kMegatronTower};
 inline constexpr Stack kMergerStack = {Holder::kFirstStage, "vision_model.merger.",
-                                       "model.visual.merger.", kMergerGroups,
-                                       When::kMegatronTower};
+                                       "model.visual.merger.", kMergerGroups, When::kMegatronTower};
 inline constexpr Stack kDeepstackStack = {
     Holder::kDeepstack, "vision_model.decoder.deepstack_merger_list.*.",
     "model.visual.deepstack_merger_list.*.", kDeepstackGroups, When::kMegatronTower};
@@ -131,11 +130,10 @@ inline constexpr Stack kKeptPatchStack = {Holder::kFirstStage, "^.", "model.visu
 inline constexpr Stack kKeptLayersStack = {Holder::kVisionLayers, "^.blocks.*.",
                                            "model.visual.blocks.*.", kKeptLayerGroups,
                                            When::kKeptTower};
-inline constexpr Stack kKeptMergerStack = {Holder::kFirstStage, "^.merger.",
-                                           "model.visual.merger.", kKeptMergerGroups,
-                                           When::kKeptTower};
-inline constexpr Stack kKeptDeepstackStack = {
-    Holder::kDeepstack, "^.deepstack_merger_list.*.", "model.visual.deepstack_merger_list.*.",
-    kKeptDeepstackGroups, When::kKeptTower};
+inline constexpr Stack kKeptMergerStack = {Holder::kFirstStage, "^.merger.", "model.visual.merger.",
+                                           kKeptMergerGroups, When::kKeptTower};
+inline constexpr Stack kKeptDeepstackStack = {Holder::kDeepstack, "^.deepstack_merger_list.*.",
+                                              "model.visual.deepstack_merger_list.*.",
+                                              kKeptDeepstackGroups, When::kKeptTower};
 
 }  // namespace weightcast::bridge
