@@ -477,7 +477,7 @@ std::unique_ptr<Publisher> ForRank(const PublisherArguments& arguments, const Ra
   CheckChoice("expert_layout", told.expert_layout, bridge::kExpertLayouts);
   CheckChoice("mode", told.mode, bridge::kModes);
   bridge::MegatronConfig trainer = Value(bridge::MegatronConfig::Parse(told.topology));
-  trainer.mtp.Learn(specs);
+  trainer.spelling.Learn(specs);
   const bridge::HfConfig model = Value(bridge::HfConfig::Parse(told.config));
   const RankId rank{arguments.rank};
   if (rank.value < 0 || rank.value >= trainer.topology.world) {

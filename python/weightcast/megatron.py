@@ -47,8 +47,10 @@ class Publisher(BasePublisher):
     mode: how the checkpoint's tensors are found in the modules: "bridge" (the family's rules) or "raw"
         (a converter written by hand); both give the same plan.
     topology: what is said here counts instead of what Megatron says: {"world": ranks, "rank": this
-        one, "coords": {"tp": 0, ...} or None, "config": {name: value}, "mtp_inner", "mtp_at_root"},
-        as docs/formats/shards.md has it. With world and rank, parallel_state is not asked, and need not be there.
+        one, "coords": {"tp": 0, ...} or None, "config": {name: value}, "mtp_inner", "mtp_at_root",
+        "tower"}, as docs/formats/shards.md has it. With world and rank, parallel_state is not asked, and need not
+        be there. A vision tower that is the checkpoint's own modules is seen on the first pipeline stage only:
+        where there are others, say "tower" on all.
 
     The plan is compiled here, compared with what the rank holds and with where Megatron put it, and
     only then the run is opened. Raises InvalidData naming what does not fit: unknown, missing or
@@ -189,7 +191,7 @@ _SIZES = (  # as a config names them; in parallel_state get_NAME_world_size
     ("expert_model_parallel_size", "expert_model_parallel"),
     ("expert_tensor_parallel_size", "expert_tensor_parallel"),
 )
-_SPELLINGS = ("mtp_inner", "mtp_at_root")  # of topology.json, beside its config
+_SPELLINGS = ("mtp_inner", "mtp_at_root", "tower")  # of topology.json, beside its config
 _COORDS = {  # in parallel_state get_NAME_rank
     "tp": "tensor_model_parallel", "pp": "pipeline_model_parallel", "dp": "data_parallel",
     "cp": "context_parallel", "ep": "expert_model_parallel", "etp": "expert_tensor_parallel",

@@ -246,7 +246,7 @@ Result<Planned> PlanFrom(App& app, const PlanFlags& flags) {
     const Bytes text = WC_TRY(fs.ReadAll(flags.names, bridge::kNamesBytesMax));
     options.names = WC_TRY(bridge::ParseNames(AsText(text)).With(flags.names));
   }
-  planned.trainer.mtp = planned.trainer.mtp.Or(flags.spelling.mtp());
+  planned.trainer.spelling = planned.trainer.spelling.Or(flags.spelling.trainers());
   planned.compiled =
       WC_TRY(bridge::Compile(bridge::ModeOf(flags.mode), model, planned.trainer, options));
   return planned;

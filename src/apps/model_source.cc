@@ -21,7 +21,7 @@ Result<std::shared_ptr<const tensor::Inventory>> Without(const tensor::Inventory
 }
 
 // What a rank's own shard shows, where nobody says it: the rows of the padded vocabulary, the
-// spelling of prediction modules.
+// spelling of prediction modules and of the vision tower.
 Status LearnFromShards(os::World& world, const bridge::ShardDir& dir, SourceOptions* told) {
   if (!told->rank) return Ok();
   const RankId rank{static_cast<int32_t>(*told->rank)};
@@ -30,11 +30,14 @@ Status LearnFromShards(os::World& world, const bridge::ShardDir& dir, SourceOpti
     told->vocab_rows =
         WC_TRY(bridge::VocabRowsOf(told->mode, dir.model, dir.trainer, file.specs()));
   }
-  told->mtp.Learn(file.specs());
-  if (!told->for_every_rank || dir.trainer.mtp_layers == 0 || told->mtp.known()) return Ok();
+  told->spelling.Learn(file.specs());
+  if (!told->for_every_rank || dir.trainer.mtp_layers == 0 || told->spelling.mtp_known()) {
+    return Ok();
+  }
   const layout::Topology& t = dir.trainer.topology;
   const RankId predicts{t.MtpAt().stage * (t.world / t.pp)};
-  told->mtp.Learn(WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(predicts))).specs());
+  told->spelling.Learn(
+      WC_TRY(bridge::ShardFile::Open(world.fs, dir.weight_path(predicts))).specs());
   return Ok();
 }
 
@@ -88,12 +91,12 @@ Result<ModelSource> PlanForRanks(const bridge::HfConfig& model,
   compile.vocab_rows = options.vocab_rows;
   compile.expert_layout = options.expert_layout;
   bridge::MegatronConfig spelled = trainer;
-  spelled.mtp = trainer.mtp.Or(options.mtp);
+  spelled.spelling = trainer.spelling.Or(options.spelling);
   const bridge::CompiledPlan compiled =
       WC_TRY(bridge::Compile(options.mode, model, spelled, compile));
   ModelSource source;
   source.topology = trainer.topology;
-  source.mtp = spelled.mtp;
+  source.spelling = spelled.spelling;
   source.vocab_rows = options.vocab_rows;
   source.plan = compiled.plan;
   source.carried = compiled.carried;
@@ -119,7 +122,7 @@ Result<ModelSource> OpenShardSource(os::World& world, const std::string& directo
                                              " ranks"};
   }
   SourceOptions told = options;
-  told.mtp = shards.trainer.mtp.Or(options.mtp);
+  told.spelling = shards.trainer.spelling.Or(options.spelling);
   WC_TRY(LearnFromShards(world, shards, &told));
   ModelSource source = WC_TRY(PlanForRanks(shards.model, shards.trainer, told).With(directory));
   source.side_files = os::ParentPath(shards.config_path);

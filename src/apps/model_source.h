@@ -29,8 +29,10 @@ struct SourceOptions {
   // Rows of the embedding over all tensor ranks, padding included. 0: told by the file of `rank` if
   // it is given and holds some of them, else by the trainer's config.
   int64_t vocab_rows = 0;
-  bridge::MtpSpelling mtp;  // where topology.json does not say it; else told by the file of `rank`,
-  // or, in a process that speaks for every rank, by the file of one that holds the modules.
+  // Where topology.json does not say it; else told by the file of `rank`, or, in a process that
+  // speaks for every rank (and is of the first stage, as a vision tower), by the file of one that
+  // holds prediction modules.
+  bridge::Spelling spelling;
   bool for_every_rank = false;
   bridge::ExpertLayout expert_layout = bridge::ExpertLayout::kAuto;
   bridge::Mode mode = bridge::Mode::kBridge;
@@ -43,7 +45,7 @@ struct ModelSource {
   std::vector<std::string> carried;  // names
   std::string side_files;            // directory of config, tokenizer, ...
   int64_t vocab_rows = 0;            // as SourceOptions, once told
-  bridge::MtpSpelling mtp;           // the same
+  bridge::Spelling spelling;         // the same
 
   // Opens only this rank's own file.
   Result<trainer::ShardSet> OpenShards(os::World& world, RankId rank) const;

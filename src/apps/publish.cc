@@ -180,7 +180,7 @@ class Publish {
     SourceOptions options =
         ReferenceOf(run_ ? &*run_ : nullptr, seed_ ? &*seed_ : nullptr, flags_.carry);
     options.vocab_rows = flags_.vocab_rows;
-    options.mtp = flags_.spelling.mtp();
+    options.spelling = flags_.spelling.trainers();
     options.expert_layout = bridge::ExpertLayoutOf(flags_.spelling.expert_layout);
     options.mode = bridge::ModeOf(flags_.mode);
     options.for_every_rank = !flags_.rank;
@@ -321,15 +321,17 @@ class Publish {
                                      flags_.mode,
                                      "--wait",
                                      std::to_string(flags_.wait.value_or(600))};
-    const std::pair<const char*, const std::string*> texts[] = {{"--config", &flags_.config},
-                                                                {"--seed", &flags_.seed},
-                                                                {"--baseline", &flags_.baseline},
-                                                                {"--step", &flags_.step}};
+    const std::pair<const char*, const std::string*> texts[] = {
+        {"--config", &flags_.config},
+        {"--seed", &flags_.seed},
+        {"--baseline", &flags_.baseline},
+        {"--step", &flags_.step},
+        {"--mtp-inner", &source_.spelling.mtp_inner},
+        {"--tower", &source_.spelling.tower}};
     for (const auto& [flag, value] : texts) {
       if (!value->empty()) argv.insert(argv.end(), {flag, *value});
     }
-    if (!source_.mtp.inner.empty()) argv.insert(argv.end(), {"--mtp-inner", source_.mtp.inner});
-    if (source_.mtp.at_root.value_or(false)) argv.emplace_back("--mtp-at-root");
+    if (source_.spelling.mtp_at_root.value_or(false)) argv.emplace_back("--mtp-at-root");
     for (const std::string& pattern : flags_.carry) argv.insert(argv.end(), {"--carry", pattern});
     for (const std::string& label : flags_.labels) argv.insert(argv.end(), {"--label", label});
     if (WantsFull()) argv.emplace_back("--full");

@@ -25,7 +25,10 @@ void AddSpellingFlags(Flags& flags, SpellingFlags* values) {
               "what the trainer calls the layer inside of a prediction module, where neither "
               "topology nor shard tells")
       .Bool("--mtp-at-root", &values->mtp_at_root,
-            "prediction modules lie beside the language model, not in it; likewise");
+            "prediction modules lie beside the language model, not in it; likewise")
+      .Choice("--tower", &values->tower, {std::begin(bridge::kTowers), std::end(bridge::kTowers)},
+              "vision tower: Megatron's own, or the checkpoint's modules kept below that name; "
+              "likewise");
 }
 
 }  // namespace weightcast::apps

@@ -9,15 +9,16 @@
 
 namespace weightcast::apps {
 
-// What no config says: how the trainer spells it ("--mtp-inner", "--mtp-at-root"), how the
-// checkpoint has it ("--expert-layout").
+// What no config says: how the trainer spells it ("--mtp-inner", "--mtp-at-root", "--tower"), how
+// the checkpoint has it ("--expert-layout").
 struct SpellingFlags {
   std::string expert_layout = bridge::kExpertLayouts[0];
   std::string mtp_inner;
   bool mtp_at_root = false;
+  std::string tower;
 
-  bridge::MtpSpelling mtp() const {
-    return {mtp_inner, mtp_at_root ? std::optional(true) : std::nullopt};
+  bridge::Spelling trainers() const {
+    return {mtp_inner, mtp_at_root ? std::optional(true) : std::nullopt, tower};
   }
 };
 // How the plan is made; `value` is one of bridge::kModes.

@@ -36,6 +36,7 @@ struct Numbers {
   int32_t after_layers = 0;  // '+'
   int32_t expert = 0;        // '#'
   std::string_view inner;    // '@'
+  std::string_view tower;    // '^'
   bool any = false;          // '*' and '+' are '*': a pattern
 };
 
@@ -54,6 +55,9 @@ std::string Filled(std::string_view pattern, const Numbers& numbers) {
         break;
       case '@':
         text += numbers.inner;
+        break;
+      case '^':
+        text += numbers.tower;
         break;
       default:
         text += c;
@@ -123,7 +127,7 @@ class Compiler {
   void SortParams();
   void CollectReplicas();
 
-  bool Exists(const Rule& rule, const Stack& stack) const;
+  bool Exists(When when, const Stack& stack) const;
   bool Unused(const Rule& rule) const;
   Chunk ChunkOf(const Instance& instance) const;
   std::string Wrapped(std::string_view name) const;
@@ -160,10 +164,10 @@ class Compiler {
   CompiledPlan out_;
 };
 
-bool Compiler::Exists(const Rule& rule, const Stack& stack) const {
+bool Compiler::Exists(When when, const Stack& stack) const {
   const ExpertLayout experts = experts_.at(&stack);
   const bool query_rank = model_.Int("q_lora_rank").has_value();
-  switch (rule.when) {
+  switch (when) {
     case When::kAlways:
       return true;
     case When::kUntied:
@@ -190,6 +194,10 @@ bool Compiler::Exists(const Rule& rule, const Stack& stack) const {
       return experts == ExpertLayout::kPackedOutIn;
     case When::kPackedInOut:
       return experts == ExpertLayout::kPackedInOut;
+    case When::kMegatronTower:
+      return !trainer_.spelling.keeps_tower();
+    case When::kKeptTower:
+      return trainer_.spelling.keeps_tower();
   }
   return false;
 }
@@ -296,6 +304,7 @@ void Compiler::ListLayers(const Stack& stack, const std::vector<LayerKind>& kind
 Status Compiler::ListModules() {
   const std::vector<LayerKind> kinds = WC_TRY(LayerKinds(family_, model_, trainer_));
   for (const Stack& stack : family_.stacks) {
+    if (!Exists(stack.when, stack)) continue;
     if (stack.holder == Holder::kLayers) {
       ListLayers(stack, kinds);
       continue;
@@ -316,7 +325,7 @@ Status Compiler::ListInstances() {
   for (const Module& module : modules_) {
     for (const std::span<const Rule> group : module.stack->rules) {
       for (const Rule& rule : group) {
-        if (!Has(module.kind, rule.only) || !Exists(rule, *module.stack)) continue;
+        if (!Has(module.kind, rule.only) || !Exists(rule.when, *module.stack)) continue;
         wanted_ |= DimsOf(rule);
         instances_.push_back({&rule, &module, rule.per_expert() ? 0 : -1});
         params += topology_.world / topology_.pp;
@@ -384,15 +393,15 @@ Chunk Compiler::ChunkOf(const Instance& instance) const {
 // Of the expert's number in Megatron's name, which counts on its own rank.
 std::string Compiler::KeyOf(const Instance& instance) const {
   const Module& module = *instance.module;
-  const MtpSpelling& mtp = trainer_.mtp;
-  Numbers numbers{.module = module.local,
-                  .inner = mtp.inner.empty() ? std::string_view(kMtpInners[0]) : mtp.inner};
+  const Spelling& spelling = trainer_.spelling;
+  Numbers numbers{.module = module.local, .inner = kMtpInners[0], .tower = spelling.tower};
+  if (!spelling.mtp_inner.empty()) numbers.inner = spelling.mtp_inner;
   if (instance.expert >= 0) {
     const auto a_rank = static_cast<int32_t>(dims_[Dim::kExperts] / topology_.ep);
     numbers.expert = instance.expert % a_rank;
   }
   std::string_view stack = module.stack->megatron;
-  if (module.stack->holder == Holder::kMtpLayers && mtp.at_root.value_or(false)) {
+  if (module.stack->holder == Holder::kMtpLayers && spelling.mtp_at_root.value_or(false)) {
     stack.remove_prefix(stack.find("mtp."));
   }
   return "vp" + std::to_string(ChunkOf(instance).chunk) + "/" + Filled(stack, numbers) +

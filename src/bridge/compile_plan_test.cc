@@ -152,8 +152,8 @@ TEST(Prediction, BothSpellingsOfEitherPartArePlanned) {
   for (const char* inner : kMtpInners) {
     for (const char* parent : {"language_model.", ""}) {
       const std::string module = std::string("vp0/") + parent + "mtp.layers.0.";
-      trainer->mtp = {};
-      trainer->mtp.Learn({{module + inner + ".mlp.linear_fc2.weight", {}, {}}});
+      trainer->spelling = {};
+      trainer->spelling.Learn({{module + inner + ".mlp.linear_fc2.weight", {}, {}}});
       const auto compiled = CompilePlan(*model, *trainer, {});
       ASSERT_TRUE(compiled.ok()) << Message(compiled);
       ExpectSameByRaw(*compiled, *model, *trainer);

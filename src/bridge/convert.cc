@@ -237,7 +237,7 @@ Result<ConvertReport> ConvertShards(os::Fs& fs, const std::string& shards, const
   if (options.reference.empty()) WC_TRY(CheckPlainWeights(dir));
   Sources sources;
   WC_TRY(MapRanks(fs, dir, &sources));
-  for (const ShardFile& file : sources.files) dir.trainer.mtp.Learn(file.specs());
+  for (const ShardFile& file : sources.files) dir.trainer.spelling.Learn(file.specs());
   CompileOptions compile{.reference = nullptr, .carry = options.carry, .ignore = options.ignore};
   compile.expert_layout = options.expert_layout;
   if (!options.reference.empty()) {

@@ -99,6 +99,85 @@ TEST_F(Convert, WritesTheModelWithItsSideFiles) {
   EXPECT_THAT(fs().List("/out").value(), ElementsAre("hf"));
 }
 
+class ConvertTower : public Convert, public ::testing::WithParamInterface<const char*> {
+ protected:
+  ConvertTower() {
+    topology_.tp = topology_.etp = topology_.pp = 2;
+    topology_.world = 8;
+    model_ = Fitted(ToyOf("Qwen3VLForConditionalGeneration"), topology_);
+    model_.tower = GetParam();
+  }
+
+  void WriteTopology(const std::string& tower) {
+    const std::string said = R"("tower":")" + model_.tower + '"';
+    std::string text = TopologyJson(model_, topology_);
+    const size_t at = text.find(said);
+    ASSERT_NE(at, std::string::npos) << text;
+    WriteText("/run/shards/topology.json", text.replace(at, said.size(), tower));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Towers, ConvertTower, ::testing::ValuesIn(kTowers),
+                         [](const auto& tower) { return "T" + std::to_string(tower.index); });
+
+TEST_P(ConvertTower, IsSaidByTheTopology) {
+  WriteShards();
+  const auto report = Run();
+  ASSERT_TRUE(report.ok()) << Message(report);
+  ExpectModel();
+}
+
+TEST_P(ConvertTower, IsShownByTheShards) {
+  WriteShards();
+  WriteTopology(R"("tower":null)");
+  for (const Mode mode : {Mode::kBridge, Mode::kRaw}) {
+    const auto report = Run({.mode = mode});
+    ASSERT_TRUE(report.ok()) << Message(report);
+    ExpectModel();
+    ASSERT_TRUE(fs().RemoveTree("/out/hf").ok());
+  }
+}
+
+TEST_P(ConvertTower, SaidOtherwiseIsRefused) {
+  WriteShards();
+  for (const char* tower : kTowers) {
+    if (tower == model_.tower) continue;
+    WriteTopology(R"("tower":")" + std::string(tower) + '"');
+    const bool below = std::string_view(tower) != "model.visual";
+    EXPECT_THAT(Message(Run()),
+                HasSubstr(below ? "missing: vp0/vision_model." : "missing: vp0/model.visual."));
+  }
+}
+
+// Two spellings in one shard, or in two; names of neither.
+TEST_P(ConvertTower, MixedWithAnotherIsRefusedByName) {
+  ToyModel other = model_;
+  other.tower = model_.tower == kTowers[1] ? kTowers[2] : kTowers[1];
+  const std::string mine =
+      model_.tower == kTowers[0] ? "vision_model.decoder.layers.0" : model_.tower + ".blocks.0";
+  const std::string theirs = other.tower + ".blocks.0";
+  for (const int32_t spoilt : {0, 1}) {
+    WriteShards([&](int32_t rank, ToyTensors& shard) {
+      if (rank != spoilt) return;
+      for (const auto& [name, tensor] : ShardTensors(other, topology_, rank)) {
+        if (spoilt == 0 || name.find(".norm1.") != std::string::npos) shard.emplace(name, tensor);
+      }
+    });
+    WriteTopology(R"("tower":null)");
+    EXPECT_THAT(Message(Run()), AllOf(HasSubstr("unknown: vp0/"),
+                                      ::testing::AnyOf(HasSubstr(mine), HasSubstr(theirs))));
+  }
+  WriteShards([](int32_t, ToyTensors& shard) {
+    ToyTensors renamed;
+    for (const auto& [name, tensor] : shard) {
+      const size_t at = name.find("vis");
+      renamed.emplace(at == std::string::npos ? name : "vp0/tower." + name.substr(at), tensor);
+    }
+    shard = renamed;
+  });
+  WriteTopology(R"("tower":null)");
+  EXPECT_THAT(Message(Run()), HasSubstr("unknown: vp0/tower.vis"));
+}
+
 TEST_F(Convert, SeveralWeightFilesGetAnIndex) {
   WriteShards();
   const auto report = Run({.file_bytes_max = 2000});

@@ -148,22 +148,41 @@ Status ReadPrediction(const Json& config, MegatronConfig* trainer) {
              std::to_string(trainer->mtp_layers));
 }
 
-Result<MtpSpelling> ReadMtpSpelling(const Json& json) {
-  constexpr const char* kInner = "mtp_inner";
+// One of `known`; "" where it is absent or null.
+Result<std::string> OptionalWord(const Json& json, const char* key,
+                                 std::span<const char* const> known) {
+  const auto it = json.find(key);
+  if (it == json.end() || it->is_null()) return std::string();
+  std::string word = WC_TRY(JsonString(json, key).With("topology.json"));
+  if (std::ranges::count(known, word) > 0) return word;
+  return Bad(std::string(key) + ": expected one of " + JoinNames({known.begin(), known.end()}) +
+             ", found " + Quoted(word));
+}
+
+Result<Spelling> ReadSpelling(const Json& json) {
   constexpr const char* kAtRoot = "mtp_at_root";
-  MtpSpelling spelling;
-  if (const auto it = json.find(kInner); it != json.end() && !it->is_null()) {
-    spelling.inner = WC_TRY(JsonString(json, kInner).With("topology.json"));
-    if (std::ranges::count(kMtpInners, spelling.inner) == 0) {
-      return Bad(std::string(kInner) + ": expected " + kMtpInners[0] + " or " + kMtpInners[1] +
-                 ", found " + Quoted(spelling.inner));
-    }
-  }
+  Spelling spelling;
+  spelling.mtp_inner = WC_TRY(OptionalWord(json, "mtp_inner", kMtpInners));
+  spelling.tower = WC_TRY(OptionalWord(json, "tower", kTowers));
   if (const auto it = json.find(kAtRoot); it != json.end() && !it->is_null()) {
-    spelling.at_root = WC_TRY(JsonBool(json, kAtRoot).With("topology.json"));
+    spelling.mtp_at_root = WC_TRY(JsonBool(json, kAtRoot).With("topology.json"));
   }
   return spelling;
 }
+
+// Names that a vision tower of one kind has and no other; Megatron's patches are spelled as the
+// checkpoint's.
+struct TowerName {
+  const char* pattern;
+  const char* tower;
+};
+constexpr TowerName kTowerNames[] = {
+    {"vp*/vision_model.decoder.*", kTowers[0]},
+    {"vp*/vision_model.merger.patch_norm.*", kTowers[0]},
+    {"vp*/vision_model.blocks.*", kTowers[1]},
+    {"vp*/vision_model.merger.norm.*", kTowers[1]},
+    {"vp*/model.visual.*", kTowers[2]},
+};
 
 struct Recorded {
   const char* key;
@@ -220,13 +239,16 @@ void CompareLayers(const Topology& topology, int32_t pp, const Json& layers,
 
 }  // namespace
 
-void MtpSpelling::Learn(const std::vector<tensor::TensorSpec>& shard) {
+void Spelling::Learn(const std::vector<tensor::TensorSpec>& shard) {
   for (const tensor::TensorSpec& spec : shard) {
+    for (const TowerName& name : kTowerNames) {
+      if (tower.empty() && MatchesGlob(name.pattern, spec.name)) tower = name.tower;
+    }
     if (!MatchesGlob("vp*mtp.layers.*", spec.name)) continue;
-    if (!at_root) at_root = MatchesGlob("vp*/mtp.layers.*", spec.name);
+    if (!mtp_at_root) mtp_at_root = MatchesGlob("vp*/mtp.layers.*", spec.name);
     for (const char* name : kMtpInners) {
       const std::string pattern = std::string("vp*mtp.layers.*.") + name + ".*";
-      if (inner.empty() && MatchesGlob(pattern, spec.name)) inner = name;
+      if (mtp_inner.empty() && MatchesGlob(pattern, spec.name)) mtp_inner = name;
     }
   }
 }
@@ -256,7 +278,7 @@ Result<MegatronConfig> MegatronConfig::Parse(std::string_view text) {
   config.sequential_experts =
       !WC_TRY(OptionalFlag(*settings, "moe_grouped_gemm")).value_or(true) || config.local_spec;
   WC_TRY(ReadPrediction(*settings, &config));
-  config.mtp = WC_TRY(ReadMtpSpelling(json));
+  config.spelling = WC_TRY(ReadSpelling(json));
   if (const auto dtype = settings->find("params_dtype");
       dtype != settings->end() && !dtype->is_null()) {
     const auto known =

@@ -25,17 +25,24 @@ inline constexpr int64_t kTopologyBytesMax = 64 * kMiB;  // recorded exports mak
 // What Megatron calls the layer inside of a prediction module: first what it does today.
 inline constexpr const char* kMtpInners[] = {"mtp_model_layer", "transformer_layer"};
 
-// How a trainer spells its prediction modules, where that is known: topology.json says it, or a
-// shard that holds one shows it.
-struct MtpSpelling {
-  std::string inner;            // one of kMtpInners; "": not known
-  std::optional<bool> at_root;  // beside the language model of a larger one, not inside of it
+// Whose modules a vision tower is made of: Megatron's own, or those of the checkpoint, which every
+// rank keeps whole below one of these names.
+inline constexpr const char* kTowers[] = {"megatron", "vision_model", "model.visual"};
+
+// How a trainer spells what no config tells for certain, where that is known: topology.json says
+// it, or a shard that holds some of it shows it.
+struct Spelling {
+  std::string mtp_inner;            // one of kMtpInners; "": not known
+  std::optional<bool> mtp_at_root;  // beside the language model of a larger one, not inside of it
+  std::string tower;                // one of kTowers; "": not known
 
   // What `other` knows, where this knows nothing.
-  MtpSpelling Or(const MtpSpelling& other) const {
-    return {inner.empty() ? other.inner : inner, at_root ? at_root : other.at_root};
+  Spelling Or(const Spelling& other) const {
+    return {mtp_inner.empty() ? other.mtp_inner : mtp_inner,
+            mtp_at_root ? mtp_at_root : other.mtp_at_root, tower.empty() ? other.tower : tower};
   }
-  bool known() const { return !inner.empty() && at_root.has_value(); }
+  bool mtp_known() const { return !mtp_inner.empty() && mtp_at_root.has_value(); }
+  bool keeps_tower() const { return !tower.empty() && tower != kTowers[0]; }
   // Adds what is not known yet and `shard` shows.
   void Learn(const std::vector<tensor::TensorSpec>& shard);
 };
@@ -59,7 +66,7 @@ struct MegatronConfig {
   // Where the decoder's final norm is: with its last layer, as Megatron has it once mtp_num_layers
   // is said, else with the output layer. A custom layout may keep the two apart.
   bool norm_with_last_layer = false;
-  MtpSpelling mtp;
+  Spelling spelling;
   // Settings that change what shards hold (SettingsThatMatter), as JSON. Not those that are null.
   std::map<std::string, std::string, std::less<>> settings;
 

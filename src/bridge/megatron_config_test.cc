@@ -99,19 +99,49 @@ TEST(Trainer, RefusesWhatDoesNotFit) {
 TEST(Prediction, ItsSpellingIsSaidOrShown) {
   const auto said = MegatronConfig::Parse(
       R"({"world": 1, "config": {"num_layers": 1}, "mtp_inner": "transformer_layer", "mtp_at_root": true})");
-  EXPECT_EQ(said->mtp.inner, "transformer_layer");
-  EXPECT_TRUE(said->mtp.known() && *said->mtp.at_root);
+  EXPECT_EQ(said->spelling.mtp_inner, "transformer_layer");
+  EXPECT_TRUE(said->spelling.mtp_known() && *said->spelling.mtp_at_root);
   EXPECT_THAT(Fault(R"("num_layers": 1}, "mtp_inner": "layer", "rest": {)", "1"),
-              HasSubstr("expected mtp_model_layer or transformer_layer, found \"layer\""));
-  MtpSpelling shown;
+              HasSubstr("expected one of mtp_model_layer, transformer_layer, found \"layer\""));
+  Spelling shown;
   shown.Learn({{"vp0/decoder.layers.0.transformer_layer.x", {}, {}}});
-  EXPECT_TRUE(shown.inner.empty() && !shown.at_root);
+  EXPECT_TRUE(shown.mtp_inner.empty() && !shown.mtp_at_root);
   shown.Learn({{"vp1/language_model.mtp.layers.0.enorm.weight", {}, {}}});
-  EXPECT_TRUE(shown.inner.empty() && shown.at_root == false);
+  EXPECT_TRUE(shown.mtp_inner.empty() && shown.mtp_at_root == false);
   shown.Learn({{"vp1/mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", {}, {}}});
-  EXPECT_TRUE(shown.inner == "transformer_layer" && shown.at_root == false);  // what is known stays
-  EXPECT_EQ(shown.Or(said->mtp).at_root, false);
-  EXPECT_EQ(MtpSpelling().Or(said->mtp).inner, "transformer_layer");
+  EXPECT_TRUE(shown.mtp_inner == "transformer_layer" &&
+              shown.mtp_at_root == false);  // what is known stays
+  EXPECT_EQ(shown.Or(said->spelling).mtp_at_root, false);
+  EXPECT_EQ(Spelling().Or(said->spelling).mtp_inner, "transformer_layer");
+}
+
+TEST(Tower, ItsSpellingIsSaidOrShown) {
+  const auto said = MegatronConfig::Parse(
+      R"({"world": 1, "config": {"num_layers": 1}, "tower": "model.visual"})");
+  EXPECT_EQ(said->spelling.tower, "model.visual");
+  EXPECT_TRUE(said->spelling.keeps_tower());
+  EXPECT_THAT(Fault(R"("num_layers": 1}, "tower": "visual", "rest": {)", "1"),
+              HasSubstr("tower: expected one of megatron, vision_model, model.visual, found "
+                        "\"visual\""));
+  const std::pair<const char*, const char*> shows[] = {
+      {"vp0/vision_model.decoder.layers.0.mlp.linear_fc1.bias", "megatron"},
+      {"vp0/vision_model.merger.patch_norm.bias", "megatron"},
+      {"vp0/vision_model.blocks.0.norm1.bias", "vision_model"},
+      {"vp0/vision_model.merger.norm.bias", "vision_model"},
+      {"vp0/model.visual.patch_embed.proj.bias", "model.visual"},
+      {"vp0/vision_model.pos_embed.weight", ""},  // either of two
+      {"vp0/decoder.layers.0.mlp.linear_fc1.weight", ""},
+  };
+  for (const auto& [name, tower] : shows) {
+    Spelling shown;
+    shown.Learn({{name, {}, {}}});
+    EXPECT_EQ(shown.tower, tower) << name;
+    EXPECT_EQ(shown.Or(said->spelling).tower, *tower == '\0' ? "model.visual" : tower);
+    shown.tower = "megatron";
+    shown.Learn({{name, {}, {}}});
+    EXPECT_EQ(shown.tower, "megatron") << "what is known stays";
+  }
+  EXPECT_FALSE(Spelling().keeps_tower());
 }
 
 TEST(Topology, ACustomLayoutTellsTheChunks) {

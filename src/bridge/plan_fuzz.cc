@@ -15,9 +15,9 @@ constexpr int32_t kRanksMax = 32;
 constexpr int32_t kChunksMax = 32;
 constexpr int32_t kModulesMax = 8;  // decoder layers, and those that predict further tokens
 constexpr std::string_view kCounts[] = {
-    "num_attention_heads", "num_key_value_heads", "linear_num_key_heads", "linear_num_value_heads",
-    "num_experts", "num_local_experts", "n_routed_experts", "vision_config.depth",
-    "vision_config.num_heads"};
+    "num_attention_heads",    "num_key_value_heads", "linear_num_key_heads",
+    "linear_num_value_heads", "num_experts",         "num_local_experts",
+    "n_routed_experts",       "vision_config.depth", "vision_config.num_heads"};
 constexpr int64_t kCountMax = 64;
 
 bool IsSmall(const HfConfig& model, const MegatronConfig& trainer) {

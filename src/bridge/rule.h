@@ -133,6 +133,8 @@ enum class When : uint8_t {
   kPerName,        // the checkpoint has a tensor for each expert,
   kPackedOutIn,    // or one for all: [expert, out, in]
   kPackedInOut,    // ... [expert, in, out]
+  kMegatronTower,  // vision is made of Megatron's own modules,
+  kKeptTower,      // or of the checkpoint's
 };
 
 // A canonical tensor. Names are below the stack's; from the root with a leading '/'. '#' is the
@@ -187,12 +189,14 @@ enum class Holder : uint8_t {
 
 // Modules that rules describe. In both names '*' is a module's number, which for the decoder's
 // layers is local in `megatron` and global in `hf`; '+' is the number after the decoder's layers;
-// '@' is what Megatron calls the layer inside of a prediction module.
+// '@' is what Megatron calls the layer inside of a prediction module, '^' what a trainer calls the
+// vision tower that it keeps as the checkpoint has it.
 struct Stack {
   Holder holder = Holder::kLayers;
   const char* megatron = nullptr;
   const char* hf = nullptr;
   std::span<const std::span<const Rule>> rules;  // groups that families share
+  When when = When::kAlways;                     // of all its rules
 };
 
 struct Family {

@@ -109,6 +109,7 @@ std::string TopologyJson(const ToyModel& m, const Topology& t) {
   if (m.mtp_layers > 0) config["mtp_num_layers"] = m.mtp_layers;
   Json topology = {{"world", t.world}, {"config", config}};
   if (m.mtp_layers > 0) topology["mtp_inner"] = m.mtp_inner;
+  if (m.vision) topology["tower"] = m.tower;
   return topology.dump();
 }
 

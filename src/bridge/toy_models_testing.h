@@ -58,6 +58,7 @@ struct ToyModel {
   bool vision = false;
   int64_t vision_hidden = 12, vision_ffn = 24, vision_heads = 4;
   int32_t vision_depth = 2, deepstack = 0;
+  std::string tower = "megatron";  // else the checkpoint's, below that name
 
   int32_t mtp_layers = 0;
   ToyMtp mtp = ToyMtp::kTop;

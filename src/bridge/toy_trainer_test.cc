@@ -211,8 +211,8 @@ TEST_P(AllWorlds, EachGathersTheModel) {
 }
 
 // What a family may be besides: with one weight for embedding and output, the local spec's names,
-// experts that are modules, other layouts of experts and another name for the layer in an MTP
-// module.
+// experts that are modules, other layouts of experts, another name for the layer in an MTP module
+// and the checkpoint's own vision tower.
 std::vector<ToyModel> Variants(const ToyModel& toy) {
   std::vector<ToyModel> variants;
   const auto vary = [&](auto change) {
@@ -238,6 +238,10 @@ std::vector<ToyModel> Variants(const ToyModel& toy) {
     vary([](ToyModel& m) { m.mtp_layers = 0; });
     vary([](ToyModel& m) { m.mtp_inner = "transformer_layer"; });
     if (toy.mtp != ToyMtp::kTop) vary([](ToyModel& m) { m.mtp_layers = 2; });
+  }
+  if (toy.vision) {
+    vary([](ToyModel& m) { m.tower = "vision_model"; });
+    vary([](ToyModel& m) { m.tower = "model.visual"; });
   }
   if (toy.attention == ToyAttention::kLatent) vary([](ToyModel& m) { m.query_rank = 0; });
   if (toy.architecture == "Qwen3ForCausalLM" || toy.architecture == "Glm4MoeForCausalLM") {

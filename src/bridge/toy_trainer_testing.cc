@@ -715,6 +715,12 @@ void RankShard::Merger(const Place& at) {
 void RankShard::Vision(const std::string& chunk) {
   const std::string to = chunk + "vision_model.";
   const std::string from = "model.visual.";
+  if (m_.tower != "megatron") {
+    for (const auto& [name, tensor] : hf_) {
+      if (name.starts_with(from)) Put(chunk + m_.tower + "." + name.substr(from.size()), tensor);
+    }
+    return;
+  }
   for (const char* name :
        {"patch_embed.proj.weight", "patch_embed.proj.bias", "pos_embed.weight"}) {
     Put(to + name, Hf(from + name));

@@ -35,6 +35,9 @@ std::vector<std::string> SpellingsOf(const Family& family) {
   }
   if (AnyStack(family, Holder::kMtpLayers)) spellings.emplace_back("prediction modules");
   if (AnyStack(family, Holder::kVisionLayers)) spellings.emplace_back("vision tower");
+  if (std::ranges::count(family.stacks, When::kKeptTower, &Stack::when) > 0) {
+    spellings.emplace_back("kept vision tower");
+  }
   return spellings;
 }
 

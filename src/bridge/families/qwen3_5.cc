@@ -41,6 +41,7 @@ constexpr Stack kQwen35VlStacks[] = {
     kTextFirstStack,    kTextLastStack,     TextLayersStack(kLayers),
     kTextMtpFirstStack, kTextMtpStack,      TextMtpLayersStack(kLayers),
     kPatchStack,        kVisionLayersStack, kMergerStack,
+    kKeptPatchStack,    kKeptLayersStack,   kKeptMergerStack,
 };
 
 constexpr std::string_view kQwen35VlMoeArchitectures[] = {"Qwen3_5MoeForConditionalGeneration"};
@@ -48,6 +49,7 @@ constexpr Stack kQwen35VlMoeStacks[] = {
     kTextFirstStack,    kTextLastStack,     TextLayersStack(kMoeLayers),
     kTextMtpFirstStack, kTextMtpStack,      TextMtpLayersStack(kMoeLayers),
     kPatchStack,        kVisionLayersStack, kMergerStack,
+    kKeptPatchStack,    kKeptLayersStack,   kKeptMergerStack,
 };
 
 }  // namespace

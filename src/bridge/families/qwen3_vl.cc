@@ -12,8 +12,9 @@ constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules, kAttentionRule
                                              kQkvBiasIfSetRules,  kQkNormRules,
                                              kMlpNormRules,       kGatedMlpRules};
 constexpr Stack kQwen3VlStacks[] = {
-    kTextFirstStack,    kTextLastStack, TextLayersStack(kLayers), kPatchStack,
-    kVisionLayersStack, kMergerStack,   kDeepstackStack,
+    kTextFirstStack,    kTextLastStack,   TextLayersStack(kLayers), kPatchStack,
+    kVisionLayersStack, kMergerStack,     kDeepstackStack,          kKeptPatchStack,
+    kKeptLayersStack,   kKeptMergerStack, kKeptDeepstackStack,
 };
 
 constexpr std::string_view kQwen3VlMoeArchitectures[] = {"Qwen3VLMoeForConditionalGeneration"};
@@ -21,8 +22,10 @@ constexpr std::span<const Rule> kMoeLayers[] = {
     kAttentionNormRules, kAttentionRules, kQkvBiasIfSetRules, kQkNormRules,
     kMlpNormRules,       kGatedMlpRules,  kMoeNormRules,      kExpertsRules};
 constexpr Stack kQwen3VlMoeStacks[] = {
-    kTextFirstStack, kTextLastStack,  TextLayersStack(kMoeLayers), kPatchStack, kVisionLayersStack,
-    kMergerStack,    kDeepstackStack,
+    kTextFirstStack,  kTextLastStack,      TextLayersStack(kMoeLayers),
+    kPatchStack,      kVisionLayersStack,  kMergerStack,
+    kDeepstackStack,  kKeptPatchStack,     kKeptLayersStack,
+    kKeptMergerStack, kKeptDeepstackStack,
 };
 
 }  // namespace

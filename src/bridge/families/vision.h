@@ -1,6 +1,9 @@
-// The vision tower of Qwen3-VL and Qwen3.5: Megatron's own, all of it on the first stage. Facts:
-// the Hugging Face modelling files and Megatron-Bridge's tables.
+// The vision tower of Qwen3-VL and Qwen3.5, all of it on the first stage: Megatron's own, or the
+// checkpoint's modules, which every tensor rank keeps whole. Facts: the Hugging Face modelling
+// files and Megatron-Bridge's tables; slime's trainers keep the checkpoint's.
 #pragma once
+
+#include <array>
 
 #include "bridge/rule.h"
 
@@ -84,20 +87,53 @@ inline constexpr Rule kNormAfterMergingRules[] = {
     {.name = "patch_norm.bias", .outputs = {{"norm.bias", {Dim::kVisionMerged}}}},
 };
 
+// The same tensors in a tower that is kept: each whole, under the checkpoint's name.
+template <size_t N>
+consteval std::array<Rule, N> Kept(const Rule (&rules)[N]) {
+  std::array<Rule, N> kept;
+  for (size_t i = 0; i < N; ++i) {
+    kept[i] = {.name = rules[i].outputs[0].name, .outputs = {rules[i].outputs[0]}};
+  }
+  return kept;
+}
+inline constexpr auto kKeptPatchRules = Kept(kPatchRules);
+inline constexpr auto kKeptLayerRules = Kept(kVisionLayerRules);
+inline constexpr auto kKeptMergerRules = Kept(kMergerRules);
+inline constexpr auto kKeptNormBeforeMergingRules = Kept(kNormBeforeMergingRules);
+inline constexpr auto kKeptNormAfterMergingRules = Kept(kNormAfterMergingRules);
+
 inline constexpr std::span<const Rule> kPatchGroups[] = {kPatchRules};
 inline constexpr std::span<const Rule> kVisionLayerGroups[] = {kVisionLayerRules};
 inline constexpr std::span<const Rule> kMergerGroups[] = {kNormBeforeMergingRules, kMergerRules};
 inline constexpr std::span<const Rule> kDeepstackGroups[] = {kNormAfterMergingRules, kMergerRules};
 
+inline constexpr std::span<const Rule> kKeptPatchGroups[] = {kKeptPatchRules};
+inline constexpr std::span<const Rule> kKeptLayerGroups[] = {kKeptLayerRules};
+inline constexpr std::span<const Rule> kKeptMergerGroups[] = {kKeptNormBeforeMergingRules,
+                                                              kKeptMergerRules};
+inline constexpr std::span<const Rule> kKeptDeepstackGroups[] = {kKeptNormAfterMergingRules,
+                                                                 kKeptMergerRules};
+
 inline constexpr Stack kPatchStack = {Holder::kFirstStage, "vision_model.", "model.visual.",
-                                      kPatchGroups};
-inline constexpr Stack kVisionLayersStack = {Holder::kVisionLayers,
-                                             "vision_model.decoder.layers.*.",
-                                             "model.visual.blocks.*.", kVisionLayerGroups};
+                                      kPatchGroups, When::kMegatronTower};
+inline constexpr Stack kVisionLayersStack = {
+    Holder::kVisionLayers, "vision_model.decoder.layers.*.", "model.visual.blocks.*.",
+    kVisionLayerGroups, When::kMegatronTower};
 inline constexpr Stack kMergerStack = {Holder::kFirstStage, "vision_model.merger.",
-                                       "model.visual.merger.", kMergerGroups};
+                                       "model.visual.merger.", kMergerGroups, When::kMegatronTower};
 inline constexpr Stack kDeepstackStack = {
     Holder::kDeepstack, "vision_model.decoder.deepstack_merger_list.*.",
-    "model.visual.deepstack_merger_list.*.", kDeepstackGroups};
+    "model.visual.deepstack_merger_list.*.", kDeepstackGroups, When::kMegatronTower};
+
+inline constexpr Stack kKeptPatchStack = {Holder::kFirstStage, "^.", "model.visual.",
+                                          kKeptPatchGroups, When::kKeptTower};
+inline constexpr Stack kKeptLayersStack = {Holder::kVisionLayers, "^.blocks.*.",
+                                           "model.visual.blocks.*.", kKeptLayerGroups,
+                                           When::kKeptTower};
+inline constexpr Stack kKeptMergerStack = {Holder::kFirstStage, "^.merger.", "model.visual.merger.",
+                                           kKeptMergerGroups, When::kKeptTower};
+inline constexpr Stack kKeptDeepstackStack = {Holder::kDeepstack, "^.deepstack_merger_list.*.",
+                                              "model.visual.deepstack_merger_list.*.",
+                                              kKeptDeepstackGroups, When::kKeptTower};
 
 }  // namespace weightcast::bridge

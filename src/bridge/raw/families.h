@@ -43,7 +43,7 @@ inline constexpr Setting kHybridMoeSettings[] = {{"layernorm_zero_centered_gamma
 
 // The layer in a module, whose names begin with `megatron`.
 inline Layer InsideOf(const Rank& rank, const std::string& megatron, std::string hf) {
-  const std::string& told = rank.model.trainer.mtp.inner;
+  const std::string& told = rank.model.trainer.spelling.mtp_inner;
   return {megatron + (told.empty() ? kMtpInners[0] : told) + ".", std::move(hf), -1};
 }
 

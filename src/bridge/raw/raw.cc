@@ -151,7 +151,7 @@ class Walk {
     if (t.MtpAt() != t.EmbeddingAt()) {
       rank_.VocabPart(from_ + kEmbedding, embedding_, Rank::Use::kCopy);
     }
-    const std::string from = model_.trainer.mtp.at_root.value_or(false) ? "" : from_;
+    const std::string from = model_.trainer.spelling.mtp_at_root.value_or(false) ? "" : from_;
     for (int32_t j = 0; j < model_.trainer.mtp_layers && Goes(); ++j) {
       family_.mtp(rank_, from + "mtp.layers." + std::to_string(j) + ".", j);
     }

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "bridge/compile_plan.h"
 #include "bridge/families/families.h"
+#include "bridge/families/vision.h"
 #include "bridge/shard_dir.h"
 #include "os/temp_dir.h"
 
@@ -307,16 +308,28 @@ bool HasLayouts(const HfConfig& model) {
          std::string::npos;
 }
 
+bool HasTower(const HfConfig& model) { return model.Int("vision_config.depth").has_value(); }
+
 // What a world may have besides its parallel sizes. Drawn, since what follows from a world's number
 // goes hand in hand with its sizes and with each other.
-enum Choice : uint8_t { kTied, kSpec, kModules, kOlderInner, kAtRoot, kNormWithLayer, kLayout };
-using Choices = std::array<int, 7>;
+enum Choice : uint8_t {
+  kTied,
+  kSpec,
+  kModules,
+  kOlderInner,
+  kAtRoot,
+  kNormWithLayer,
+  kLayout,
+  kTower
+};
+using Choices = std::array<int, 8>;
 constexpr const char* kChoices[] = {"tied",    "spec",       "modules", "older inner",
-                                    "at root", "norm there", "layout"};
+                                    "at root", "norm there", "layout",  "tower"};
 
 // How many there are of each.
 Choices SizesOf(const Case& c) {
-  return {2, 3, c.mtp + 1, 2, 2, 2, HasLayouts(ModelOf(c, 1)) ? 4 : 1};
+  return {
+      2, 3, c.mtp + 1, 2, 2, 2, HasLayouts(ModelOf(c, 1)) ? 4 : 1, HasTower(ModelOf(c, 1)) ? 3 : 1};
 }
 
 Choices Drawn(const Choices& sizes, std::mt19937& random) {
@@ -374,8 +387,9 @@ bool HasOnePlan(const Case& c, const Topology& t, const Choices& chosen) {
   trainer.local_spec = chosen[kSpec] == 2;
   trainer.sequential_experts = chosen[kSpec] >= 1;
   trainer.mtp_layers = chosen[kModules];
-  if (chosen[kOlderInner] == 1) trainer.mtp.inner = "transformer_layer";
-  if (chosen[kAtRoot] == 1) trainer.mtp.at_root = true;
+  if (chosen[kOlderInner] == 1) trainer.spelling.mtp_inner = "transformer_layer";
+  if (chosen[kAtRoot] == 1) trainer.spelling.mtp_at_root = true;
+  trainer.spelling.tower = kTowers[chosen[kTower]];
   trainer.norm_with_last_layer = chosen[kNormWithLayer] == 1;
   const CompileOptions options{.expert_layout = static_cast<ExpertLayout>(chosen[kLayout])};
   const auto bridge = CompilePlan(model, trainer, options);
@@ -448,7 +462,7 @@ TEST_P(CustomLayouts, HaveOnePlanByBothWays) {
   // Those with modules (kept to families that have them), tied, of which the norm is with the last
   // layer, and the last layer not on the last stage, and the modules not there either.
   std::set<std::array<bool, 5>> met;
-  for (int agreed = 0; agreed < 200;) {
+  for (int agreed = 0; agreed < 500;) {
     const Choices chosen = Drawn(sizes, random);
     const Topology t = DrawnWorld(c.moe, chosen[kModules], random);
     if (!t.Check().ok()) continue;
@@ -617,6 +631,7 @@ struct Planted {
   // What the bridge's own proof says of it. Of most nothing: a proven plan, that only the other way
   // disagrees with.
   const char* refused = nullptr;
+  const char* tower = "";
 };
 
 // Of all ranks' gates and then all ups, as if cut only afterwards: right on one tensor rank only.
@@ -663,6 +678,12 @@ const Planted kPlanted[] = {
      [](Rule& r) {
        if (r.outputs[1].name == nullptr) r.rows = nullptr;
      }},
+    {"KeptQkvDeinterleaved", "Qwen3Vl", "attn.qkv.weight",
+     [](Rule& r) { r.rows = &kVisionQkvRows; }, nullptr, "vision_model"},
+    {"KeptTowerCut", "Qwen3VlMoe", "attn.proj.weight", [](Rule& r) { r.cut = Cut::kCols; }, nullptr,
+     "model.visual"},
+    {"KeptTowerUnderMegatronsName", "Qwen35Vl", "norm.weight",
+     [](Rule& r) { r.name = "patch_norm.weight"; }, nullptr, "vision_model"},
     {"RouterBiasNarrowed", "MiniMaxM2", "mlp.router.expert_bias", [](Rule& r) { r.fp32 = false; }},
     {"KeyNormCutLikeQueries", "MiniMaxM2", "self_attention.k_layernorm.weight",
      [](Rule& r) { r.cut = Cut::kRows; }},
@@ -692,6 +713,7 @@ TEST_P(PlantedFault, IsSeen) {
   const HfConfig model = PlantedModel(GetParam());
   MegatronConfig trainer = TrainerOf(t);
   trainer.mtp_layers = CaseOf(GetParam().model).mtp;
+  trainer.spelling.tower = GetParam().tower;
   Altered altered(*FindFamily(model).value());
   const auto raw = CompileRaw(model, trainer, {});
   ASSERT_TRUE(raw.ok()) << Message(raw);
@@ -711,17 +733,24 @@ INSTANTIATE_TEST_SUITE_P(Rules, PlantedFault, ::testing::ValuesIn(kPlanted),
 
 TEST(PlantedFaults, AModuleOnAnotherStageIsSeen) {
   const Topology t{.world = 4, .tp = 2, .pp = 2, .etp = 2, .num_layers = 4};
-  for (const char* name : {"Llama", "Qwen3Vl"}) {
+  const std::tuple<const char*, const char*, When> cases[] = {
+      {"Llama", "", When::kKeptTower},
+      {"Qwen3Vl", "megatron", When::kKeptTower},
+      {"Qwen3Vl", "model.visual", When::kMegatronTower}};
+  for (const auto& [name, tower, unused] : cases) {
     const HfConfig model = ModelOf(CaseOf(name), 4);
-    const auto raw = CompileRaw(model, TrainerOf(t), {});
+    MegatronConfig trainer = TrainerOf(t);
+    trainer.spelling.tower = tower;
+    const auto raw = CompileRaw(model, trainer, {});
     ASSERT_TRUE(raw.ok()) << Message(raw);
     const Family& family = *FindFamily(model).value();
     for (size_t i = 0; i < family.stacks.size(); ++i) {
       Altered altered(family);
       Holder& holder = altered.stacks()[i].holder;
+      if (family.stacks[i].when == unused) continue;
       if (holder != Holder::kFirstStage && holder != Holder::kLastStage) continue;
       holder = holder == Holder::kFirstStage ? Holder::kLastStage : Holder::kFirstStage;
-      const auto wrong = altered.Compile(model, TrainerOf(t));
+      const auto wrong = altered.Compile(model, trainer);
       ASSERT_TRUE(wrong.ok()) << Message(wrong);
       EXPECT_NE(wrong->hash, raw->hash) << name << " stack " << i;
     }

@@ -72,10 +72,51 @@ void Merger(Rank& rank, const std::string& from, const std::string& to, int64_t 
   TwoLinears(rank, from, to, Merged(m), Merged(m), VisionSize(m, "out_hidden_size"));
 }
 
+// A tower that the trainer keeps as the checkpoint has it: every tensor whole, on every rank.
+void Keep(Rank& rank, const std::string& name, const tensor::Shape& shape) {
+  rank.Whole(rank.model.trainer.spelling.tower + "." + name, {"model.visual." + name, shape});
+}
+
+void KeepPair(Rank& rank, const std::string& name, const tensor::Shape& shape) {
+  Keep(rank, name + ".weight", shape);
+  Keep(rank, name + ".bias", {shape[0]});
+}
+
+void KeepMerger(Rank& rank, const std::string& name, int64_t norm) {
+  Model& m = rank.model;
+  KeepPair(rank, name + ".norm", {norm});
+  KeepPair(rank, name + ".linear_fc1", {Merged(m), Merged(m)});
+  KeepPair(rank, name + ".linear_fc2", {VisionSize(m, "out_hidden_size"), Merged(m)});
+}
+
+void KeepTower(Rank& rank, int64_t depth) {
+  Model& m = rank.model;
+  const int64_t hidden = VisionSize(m, "hidden_size");
+  const int64_t inner = VisionSize(m, "intermediate_size");
+  const int64_t patch = VisionSize(m, "patch_size");
+  KeepPair(
+      rank, "patch_embed.proj",
+      {hidden, VisionSize(m, "in_channels"), VisionSize(m, "temporal_patch_size"), patch, patch});
+  Keep(rank, "pos_embed.weight", {VisionSize(m, "num_position_embeddings"), hidden});
+  for (int64_t i = 0; i < depth && !m.gives_up(); ++i) {
+    const std::string block = "blocks." + std::to_string(i) + ".";
+    KeepPair(rank, block + "norm1", {hidden});
+    KeepPair(rank, block + "attn.qkv", {3 * hidden, hidden});
+    KeepPair(rank, block + "attn.proj", {hidden, hidden});
+    KeepPair(rank, block + "norm2", {hidden});
+    KeepPair(rank, block + "mlp.linear_fc1", {inner, hidden});
+    KeepPair(rank, block + "mlp.linear_fc2", {hidden, inner});
+  }
+  KeepMerger(rank, "merger", hidden);
+}
+
 }  // namespace
 
 void VisionTower(Rank& rank) {
   Model& m = rank.model;
+  const int64_t depth = m.config.Int("vision_config.depth").value_or(-1);
+  if (depth < 0 || depth > layout::kLayersMax) return m.Fault("config.json: vision_config.depth");
+  if (m.trainer.spelling.keeps_tower()) return KeepTower(rank, depth);
   const int64_t hidden = VisionSize(m, "hidden_size");
   const int64_t patch = VisionSize(m, "patch_size");
   const std::string from = "vision_model.";
@@ -87,8 +128,6 @@ void VisionTower(Rank& rank) {
   rank.Whole(from + "patch_embed.proj.bias", {to + "patch_embed.proj.bias", {hidden}});
   rank.Whole(from + "pos_embed.weight",
              {to + "pos_embed.weight", {VisionSize(m, "num_position_embeddings"), hidden}});
-  const int64_t depth = m.config.Int("vision_config.depth").value_or(-1);
-  if (depth < 0 || depth > layout::kLayersMax) return m.Fault("config.json: vision_config.depth");
   for (int32_t i = 0; i < depth && !m.gives_up(); ++i) {
     const std::string number = std::to_string(i) + ".";
     VisionLayer(rank, {from + "decoder.layers." + number, to + "blocks." + number, i});
@@ -107,9 +146,13 @@ void DeepstackMergers(Rank& rank) {
     return m.Fault("config.json: vision_config.deepstack_visual_indexes is too long");
   }
   for (size_t i = 0; i < list->second.size() && !m.gives_up(); ++i) {
-    const std::string number = std::to_string(i) + ".";
+    const std::string number = std::to_string(i);
     // ... and here after.
-    Merger(rank, from + number, to + number, Merged(m));
+    if (m.trainer.spelling.keeps_tower()) {
+      KeepMerger(rank, "deepstack_merger_list." + number, Merged(m));
+    } else {
+      Merger(rank, from + number + ".", to + number + ".", Merged(m));
+    }
   }
 }
 
