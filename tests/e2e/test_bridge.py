@@ -68,6 +68,51 @@ def test_topology_json_says_the_spelling_and_counts(bench):
     assert "transformer_layer" in message and "mtp_model_layer" in message
 
 
+# ---- vision towers that are the checkpoint's own modules ----
+
+
+def keeping_tower(source, target, tower, export):
+    """A copy of a set of shards whose ranks with a tower have that of the export, whole, below `tower`."""
+    target.mkdir()
+    (target / "topology.json").write_bytes((source / "topology.json").read_bytes())
+    kept = {f"vp0/{tower}.{name.removeprefix('model.visual.')}": tensor
+            for name, tensor in bits(export).items() if name.startswith("model.visual.")}
+    for file in source.glob("rank*.safetensors"):
+        held = bits(file)
+        rest = {name: tensor for name, tensor in held.items() if "/vision_model." not in name}
+        header, data = {}, b""
+        for name, (dtype, shape, part) in (rest | kept if len(rest) < len(held) else held).items():
+            header[name] = {"dtype": dtype, "shape": shape,
+                            "data_offsets": [len(data), len(data) + len(part)]}
+            data += part
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        (target / file.name).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return target
+
+
+@pytest.mark.parametrize("tower", ["vision_model", "model.visual"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe"])
+def test_a_shard_tells_whose_modules_a_tower_is_made_of(bench, family, tower):
+    source, export = MEGATRON / family, export_of(family)
+    config = source / "hf_source" / "config.json"
+    for topology in ("tp2", "pp2"):
+        shards = keeping_tower(source / topology, bench.path / topology, tower, export)
+        for mode in ("bridge", "raw"):
+            out = bench.path / f"{topology}-{mode}"
+            run("convert", "--shards", shards, "--config", config, "--mode", mode, "--out", out)
+            assert bits(out) == bits(export)
+    # The process for all ranks sees it on the first stage, and tells the second.
+    assert bench.publish("--shards", bench.path / "pp2", "--config", config)["state"] == "READY"
+    words = ["plan", "--shards", bench.path / "pp2", "--config", config]
+    assert run(*words)["plan_hash"] != run(*words, "--tower", tower)["plan_hash"]
+    assert "--tower" in failing(USAGE, *words, "--tower", "visual")
+    topology = json.loads((bench.path / "pp2" / "topology.json").read_text())
+    (bench.path / "pp2" / "topology.json").write_text(json.dumps({**topology, "tower": "megatron"}))
+    message = failing(DATA, "convert", *words[1:], "--out", bench.path / "other")
+    assert f"unknown: vp0/{tower}.blocks.0" in message
+
+
 # ---- experts: a tensor for each, or one for all ----
 
 
