@@ -10,7 +10,9 @@
 #include "bridge/expand.h"
 #include "bridge/families/families.h"
 #include "bridge/layers.h"
+#include "bridge/modules.h"
 #include "bridge/receiver.h"
+#include "bridge/spelled_names.h"
 
 namespace weightcast::bridge {
 namespace {
@@ -30,60 +32,9 @@ constexpr int64_t kParamsMax = int64_t{1} << 22;
 // Slices, before replicas: seven times those of the largest models. Some 10 s and 1 GB.
 constexpr int64_t kSlicesMax = int64_t{1} << 19;
 
-// What the marks in a name stand for.
-struct Numbers {
-  int32_t module = 0;        // '*'
-  int32_t after_layers = 0;  // '+'
-  int32_t expert = 0;        // '#'
-  std::string_view inner;    // '@'
-  std::string_view tower;    // '^'
-  bool any = false;          // '*' and '+' are '*': a pattern
-};
-
-std::string Filled(std::string_view pattern, const Numbers& numbers) {
-  std::string text;
-  for (const char c : pattern) {
-    switch (c) {
-      case '*':
-        text += numbers.any ? "*" : std::to_string(numbers.module);
-        break;
-      case '+':
-        text += numbers.any ? "*" : std::to_string(numbers.after_layers);
-        break;
-      case '#':
-        text += std::to_string(numbers.expert);
-        break;
-      case '@':
-        text += numbers.inner;
-        break;
-      case '^':
-        text += numbers.tower;
-        break;
-      default:
-        text += c;
-    }
-  }
-  return text;
-}
-
-// A rule's name as the trainer spells it.
-const char* SpelledName(const Rule& rule, const MegatronConfig& trainer) {
-  if (trainer.sequential_experts && rule.sequential_name != nullptr) return rule.sequential_name;
-  return trainer.local_spec && rule.local_name != nullptr ? rule.local_name : rule.name;
-}
-
 DType ParamDType(const Rule& rule, const MegatronConfig& trainer) {
   return rule.fp32 ? DType::kF32 : trainer.params_dtype;
 }
-
-// One module of a stack.
-struct Module {
-  const Stack* stack = nullptr;
-  Chunk at;
-  int32_t local = 0;   // number in Megatron's name
-  int32_t global = 0;  // and in the checkpoint's
-  LayerKind kind;
-};
 
 // One parameter of a module.
 struct Instance {
@@ -91,14 +42,6 @@ struct Instance {
   const Module* module = nullptr;
   int32_t expert = -1;  // global; -1: not one expert's
 };
-
-// How many modules a count in config.json says.
-Result<int64_t> CountIn(const HfConfig& model, const char* key) {
-  const int64_t count = model.Int(key).value_or(-1);
-  if (count >= 0 && count <= layout::kLayersMax) return count;
-  return Error{Code::kInvalidData, "config.json: " + std::string(key) + ": expected 0.." +
-                                       std::to_string(layout::kLayersMax)};
-}
 
 class Compiler {
  public:
@@ -112,9 +55,6 @@ class Compiler {
   Status Check();
   void CheckFamily();
   Status Faults() const;
-  Result<int64_t> CountOf(Holder holder) const;
-  Chunk ChunkOf(Holder holder) const;
-  void ListLayers(const Stack& stack, const std::vector<LayerKind>& kinds);
   Status ListModules();
   Status ListInstances();
   Status ReadSizes();
@@ -257,63 +197,12 @@ Status Compiler::Faults() const {
                std::string("family ") + family_.name + ": " + JoinNames(faults_, faults_.size())};
 }
 
-// How many modules a stack that is not the decoder's layers has.
-Result<int64_t> Compiler::CountOf(Holder holder) const {
-  const auto deepstack = model_.int_lists.find("vision_config.deepstack_visual_indexes");
-  switch (holder) {
-    case Holder::kMtpStage:
-      return trainer_.mtp_layers > 0 ? 1 : 0;
-    case Holder::kMtpLayers:
-      return trainer_.mtp_layers;
-    case Holder::kVisionLayers:
-      return CountIn(model_, "vision_config.depth");
-    case Holder::kDeepstack:
-      if (deepstack == model_.int_lists.end()) return 0;
-      if (std::ssize(deepstack->second) <= layout::kLayersMax) return std::ssize(deepstack->second);
-      return Error{Code::kInvalidData, "config.json: " + deepstack->first + " has more than " +
-                                           std::to_string(layout::kLayersMax) + " entries"};
-    default:
-      return 1;
-  }
-}
-
-Chunk Compiler::ChunkOf(Holder holder) const {
-  switch (holder) {
-    case Holder::kLastStage:
-      return topology_.OutputAt();
-    case Holder::kMtpStage:
-    case Holder::kMtpLayers:
-      return topology_.MtpAt();
-    default:
-      return topology_.EmbeddingAt();
-  }
-}
-
-void Compiler::ListLayers(const Stack& stack, const std::vector<LayerKind>& kinds) {
-  for (int32_t s = 0; s < topology_.pp; ++s) {
-    for (int32_t c = 0; c < topology_.vpp; ++c) {
-      const Topology::LayerRange range = topology_.LayersOf(s, c);
-      for (int32_t i = 0; i < range.count; ++i) {
-        const int32_t layer = range.first + i;
-        modules_.push_back({&stack, {s, c}, i, layer, kinds[static_cast<size_t>(layer)]});
-      }
-    }
-  }
-}
-
 Status Compiler::ListModules() {
   const std::vector<LayerKind> kinds = WC_TRY(LayerKinds(family_, model_, trainer_));
   for (const Stack& stack : family_.stacks) {
     if (!Exists(stack.when, stack)) continue;
-    if (stack.holder == Holder::kLayers) {
-      ListLayers(stack, kinds);
-      continue;
-    }
-    const LayerKind kind = stack.holder == Holder::kMtpLayers ? kinds.back() : LayerKind{};
-    const int64_t count = WC_TRY(CountOf(stack.holder));
-    for (int32_t i = 0; i < count; ++i) {
-      modules_.push_back({&stack, ChunkOf(stack.holder), i, i, kind});
-    }
+    const std::vector<Module> own = WC_TRY(ModulesOf(stack, model_, trainer_, kinds));
+    modules_.insert(modules_.end(), own.begin(), own.end());
   }
   return Ok();
 }
