@@ -216,8 +216,7 @@ Status Compiler::Check() {
                      kExpertLayouts[static_cast<size_t>(options_.expert_layout)] + ": family " +
                      family_.name + " has no experts, or one layout of them"};
   }
-  const bool has_experts = std::ranges::any_of(
-      family_.settings, [](const Setting& s) { return s.key == "num_moe_experts"; });
+  const bool has_experts = AnyRule(family_, [](const Rule& r) { return r.per_expert(); });
   if (topology_.ep > 1 && !has_experts) {
     refused.push_back("expert_model_parallel_size = " + std::to_string(topology_.ep));
   }

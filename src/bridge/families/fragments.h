@@ -472,5 +472,10 @@ constexpr Stack TextMtpLayersStack(RuleGroups rules) {
 
 // Of a family that has experts, and nothing else that is not usual.
 inline constexpr Setting kMoeSettings[] = {{"num_moe_experts", "*"}};
+// Of one that has, beside them, gated delta nets.
+inline constexpr Setting kHybridMoeSettings[] = {{"layernorm_zero_centered_gamma", "true"},
+                                                 {"attention_output_gate", "true"},
+                                                 {"num_moe_experts", "*"},
+                                                 {"mtp_num_layers", "*"}};
 
 }  // namespace weightcast::bridge

@@ -7,7 +7,6 @@ namespace {
 
 constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
                                  {"attention_output_gate", "true"},
-                                 {"num_moe_experts", "*"},
                                  {"mtp_num_layers", "*"}};
 constexpr const char* kTiedTo = "model.language_model.embed_tokens.weight";
 
@@ -65,7 +64,7 @@ constexpr Family kQwen35Moe = {
     .name = "qwen3_5_moe",
     .architectures = kQwen35MoeArchitectures,
     .stacks = kQwen35MoeStacks,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .packed_by_default = true,
     .wrapped = "model.language_model.",
 };
@@ -82,7 +81,7 @@ constexpr Family kQwen35VlMoe = {
     .name = "qwen3_5_vl_moe",
     .architectures = kQwen35VlMoeArchitectures,
     .stacks = kQwen35VlMoeStacks,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .packed_by_default = true,
     .tied_to = kTiedTo,
 };

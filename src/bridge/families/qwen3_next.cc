@@ -4,10 +4,6 @@
 namespace weightcast::bridge {
 namespace {
 
-constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
-                                 {"attention_output_gate", "true"},
-                                 {"num_moe_experts", "*"},
-                                 {"mtp_num_layers", "*"}};
 constexpr std::string_view kQwen3NextArchitectures[] = {"Qwen3NextForCausalLM"};
 constexpr std::span<const Rule> kLayers[] = {kAttentionNormRules,
                                              kGatedAttentionRules,
@@ -34,7 +30,7 @@ constexpr Family kQwen3Next = {
     .name = "qwen3_next",
     .architectures = kQwen3NextArchitectures,
     .stacks = kQwen3NextStacks,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
 };
 
 }  // namespace weightcast::bridge

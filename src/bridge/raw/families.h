@@ -34,6 +34,11 @@ struct Family {
 
 // Of a family that has experts, and nothing else that is not usual.
 inline constexpr Setting kMoeSettings[] = {{"num_moe_experts", "*"}};
+// Of one that has, beside them, gated delta nets.
+inline constexpr Setting kHybridMoeSettings[] = {{"layernorm_zero_centered_gamma", "true"},
+                                                 {"attention_output_gate", "true"},
+                                                 {"num_moe_experts", "*"},
+                                                 {"mtp_num_layers", "*"}};
 
 // The layer in a module, whose names begin with `megatron`.
 inline Layer InsideOf(const Rank& rank, const std::string& megatron, std::string hf) {

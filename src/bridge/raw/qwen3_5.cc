@@ -6,7 +6,6 @@ namespace {
 
 constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
                                  {"attention_output_gate", "true"},
-                                 {"num_moe_experts", "*"},
                                  {"mtp_num_layers", "*"}};
 constexpr std::string_view kArchitectures[] = {"Qwen3_5ForCausalLM"};
 constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
@@ -77,7 +76,6 @@ constexpr Family kQwen35 = {
     .architectures = kArchitectures,
     .layer = ConvertLayer,
     .mtp = ConvertMtp,
-    .experts = true,
     .settings = kSettings,
 };
 
@@ -87,7 +85,7 @@ constexpr Family kQwen35Moe = {
     .layer = ConvertMoeLayer,
     .mtp = ConvertMoeMtp,
     .experts = true,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .layouts = true,
     .packed = true,
 };
@@ -98,7 +96,6 @@ constexpr Family kQwen35Vl = {
     .layer = ConvertLayer,
     .mtp = ConvertMtp,
     .tower = VisionTower,
-    .experts = true,
     .settings = kSettings,
     .vision = true,
 };
@@ -110,7 +107,7 @@ constexpr Family kQwen35VlMoe = {
     .mtp = ConvertMoeMtp,
     .tower = VisionTower,
     .experts = true,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .vision = true,
     .layouts = true,
     .packed = true,

@@ -4,10 +4,6 @@
 namespace weightcast::bridge::raw {
 namespace {
 
-constexpr Setting kSettings[] = {{"layernorm_zero_centered_gamma", "true"},
-                                 {"attention_output_gate", "true"},
-                                 {"num_moe_experts", "*"},
-                                 {"mtp_num_layers", "*"}};
 constexpr std::string_view kArchitectures[] = {"Qwen3NextForCausalLM"};
 
 // A rank has q, k, v, z, b and a of its key heads, each of all of them; the checkpoint has for each
@@ -66,7 +62,7 @@ constexpr Family kQwen3Next = {
     .layer = ConvertLayer,
     .mtp = ConvertMtp,
     .experts = true,
-    .settings = kSettings,
+    .settings = kHybridMoeSettings,
     .layouts = true,
 };
 
