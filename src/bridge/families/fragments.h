@@ -71,33 +71,23 @@ inline constexpr Rule kAttentionNormRules[] = {
      .outputs = {{"input_layernorm.weight", {Dim::kHidden}}}},
 };
 
-inline constexpr Rule kAttentionRules[] = {
-    {.name = "self_attention.linear_qkv.weight",
-     .cut = Cut::kRows,
-     .rows = &kQkvRows,
-     .only = Only::kFullAttention,
-     .outputs = {{"self_attn.q_proj.weight", {kQueryRows, Dim::kHidden}},
-                 {"self_attn.k_proj.weight", {kKeyRows, Dim::kHidden}},
-                 {"self_attn.v_proj.weight", {kKeyRows, Dim::kHidden}}}},
-    {.name = "self_attention.linear_proj.weight",
-     .cut = Cut::kCols,
-     .only = Only::kFullAttention,
-     .outputs = {{"self_attn.o_proj.weight", {Dim::kHidden, kQueryRows}}}},
-};
-
-inline constexpr Rule kGatedAttentionRules[] = {
-    {.name = "self_attention.linear_qkv.weight",
-     .cut = Cut::kRows,
-     .rows = &kGatedQkvRows,
-     .only = Only::kFullAttention,
-     .outputs = {{"self_attn.q_proj.weight", {2 * kQueryRows, Dim::kHidden}},
-                 {"self_attn.k_proj.weight", {kKeyRows, Dim::kHidden}},
-                 {"self_attn.v_proj.weight", {kKeyRows, Dim::kHidden}}}},
-    {.name = "self_attention.linear_proj.weight",
-     .cut = Cut::kCols,
-     .only = Only::kFullAttention,
-     .outputs = {{"self_attn.o_proj.weight", {Dim::kHidden, kQueryRows}}}},
-};
+constexpr Rule LinearQkv(const Rows* rows, Extent query_rows) {
+  return {.name = "self_attention.linear_qkv.weight",
+          .cut = Cut::kRows,
+          .rows = rows,
+          .only = Only::kFullAttention,
+          .outputs = {{"self_attn.q_proj.weight", {query_rows, Dim::kHidden}},
+                      {"self_attn.k_proj.weight", {kKeyRows, Dim::kHidden}},
+                      {"self_attn.v_proj.weight", {kKeyRows, Dim::kHidden}}}};
+}
+inline constexpr Rule kLinearProj = {
+    .name = "self_attention.linear_proj.weight",
+    .cut = Cut::kCols,
+    .only = Only::kFullAttention,
+    .outputs = {{"self_attn.o_proj.weight", {Dim::kHidden, kQueryRows}}}};
+inline constexpr Rule kAttentionRules[] = {LinearQkv(&kQkvRows, kQueryRows), kLinearProj};
+inline constexpr Rule kGatedAttentionRules[] = {LinearQkv(&kGatedQkvRows, 2 * kQueryRows),
+                                                kLinearProj};
 
 constexpr Rule QkvBias(When when) {
   return {.name = "self_attention.linear_qkv.bias",
@@ -327,11 +317,11 @@ constexpr Rule ExpertDown(const char* hf, When when) {
 inline constexpr Rows kPackedExpertRows = {
     {{.parts = {{.rows = Dim::kExpertFfn}}},
      {.parts = {{.rows = Dim::kExpertFfn, .base = Dim::kExpertFfn}}}}};
-constexpr Rule PackedGateUp(When when, bool transposed) {
+constexpr Rule PackedGateUp(When when, bool transposed, const Rows* rows = &kPackedExpertRows) {
   return {.name = kExpertFc1,
           .sequential_name = kSequentialFc1,
           .cut = Cut::kRows,
-          .rows = &kPackedExpertRows,
+          .rows = rows,
           .only = Only::kMoe,
           .when = when,
           .transposed = transposed,

@@ -32,8 +32,10 @@ void DeltaNet(Rank& rank, const Layer& layer);
 
 // ---- feed forward ----
 
-void DenseMlpNorm(Rank& rank, const Layer& layer);
-void DenseMlp(Rank& rank, const Layer& layer);  // with its norm
+void DenseMlpNorm(Rank& rank, const Layer& layer,
+                  const char* hf = "post_attention_layernorm.weight");
+void GatedMlp(Rank& rank, const Layer& layer);
+void DenseMlp(Rank& rank, const Layer& layer);  // both
 void MoeNorm(Rank& rank, const Layer& layer);
 void Router(Rank& rank, const Layer& layer, const char* hf);
 void RouterBias(Rank& rank, const Layer& layer, const char* hf);

@@ -72,22 +72,25 @@ bool HasExperts(const Model& m) {
 
 // ---- dense ----
 
-void DenseMlpNorm(Rank& rank, const Layer& layer) {
+void DenseMlpNorm(Rank& rank, const Layer& layer, const char* hf) {
   const char* name = rank.model.trainer.local_spec ? "pre_mlp_layernorm.weight"
                                                    : "mlp.linear_fc1.layer_norm_weight";
-  rank.Whole(layer.megatron + name,
-             {layer.hf + "post_attention_layernorm.weight", {rank.model.Hidden()}});
+  rank.Whole(layer.megatron + name, {layer.hf + hf, {rank.model.Hidden()}});
 }
 
-void DenseMlp(Rank& rank, const Layer& layer) {
+void GatedMlp(Rank& rank, const Layer& layer) {
   const int64_t hidden = rank.model.Hidden();
   const int64_t ffn = rank.model.Ffn();
-  DenseMlpNorm(rank, layer);
   rank.GateUp(layer.megatron + "mlp.linear_fc1.weight",
               {layer.hf + "mlp.gate_proj.weight", {ffn, hidden}},
               {layer.hf + "mlp.up_proj.weight", {ffn, hidden}}, rank.tp());
   rank.ColPart(layer.megatron + "mlp.linear_fc2.weight",
                {layer.hf + "mlp.down_proj.weight", {hidden, ffn}}, rank.tp());
+}
+
+void DenseMlp(Rank& rank, const Layer& layer) {
+  DenseMlpNorm(rank, layer);
+  GatedMlp(rank, layer);
 }
 
 // ---- mixtures of experts ----
