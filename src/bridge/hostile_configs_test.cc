@@ -140,6 +140,37 @@ TEST(Configs, ListsOfLayersHaveOneEntryForEach) {
   }
 }
 
+// Which layers have experts is said by two keys in one family's configs, by two others in
+// another's.
+TEST(Configs, OnlyTheFamilysOwnKeysSayWhichLayersHaveExperts) {
+  Json model = DenseModel();
+  model["architectures"] = {"Qwen3MoeForCausalLM"};
+  model.update({{"num_experts", 2},
+                {"moe_intermediate_size", 8},
+                {"first_k_dense_replace", 1},
+                {"moe_layer_freq", 2}});
+  const auto trainer = MegatronConfig::Parse(Trainer().dump()).value();
+  for (const Mode mode : kBoth) {
+    const auto plan = Compile(mode, HfConfig::Parse(model.dump()).value(), trainer, {});
+    ASSERT_TRUE(plan.ok());
+    for (const char* layer : {"0", "1"}) {
+      const std::string gate = std::string("model.layers.") + layer + ".mlp.gate.weight";
+      EXPECT_GE(plan->plan->inventory->Find(gate), 0) << gate;
+    }
+  }
+}
+
+TEST(Configs, TheTrainersListOfMixturesIsComparedInEveryFamily) {
+  Json model = DenseModel();
+  model["architectures"] = {"MixtralForCausalLM"};
+  model["num_local_experts"] = 2;
+  for (const Mode mode : kBoth) {
+    EXPECT_EQ(Fault(mode, model, Trainer({{"moe_layer_freq", {1, 1}}})), "");
+    EXPECT_THAT(Fault(mode, model, Trainer({{"moe_layer_freq", {0, 1}}})),
+                HasSubstr("moe_layer_freq differ in layer"));
+  }
+}
+
 TEST(Configs, ALayerThatPredictsIsMadeAsTheLastOne) {
   Json model = MixedModel();
   model["layer_types"] = {"full_attention", "full_attention"};

@@ -47,18 +47,23 @@ std::set<int64_t> DenseLayers(const HfConfig& model) {
   return {list->second.begin(), list->second.end()};
 }
 
-bool IsMoe(const HfConfig& model, const std::set<int64_t>& dense, int64_t layer) {
-  const auto experts = [&] {
-    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-      if (const auto n = model.Int(key)) return *n;
-    }
-    return int64_t{0};
+bool HasExperts(const HfConfig& model) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (const auto n = model.Int(key)) return *n > 0;
+  }
+  return false;
+}
+
+bool IsMoe(const Family& family, const HfConfig& model, const std::set<int64_t>& dense,
+           int64_t layer) {
+  const auto every = [&](const char* key) {
+    return std::max<int64_t>(1, model.Int(key).value_or(1));
   };
-  if (experts() == 0 || layer < model.Int("first_k_dense_replace").value_or(0)) return false;
-  if (dense.contains(layer)) return false;
-  const int64_t step = std::max<int64_t>(1, model.Int("decoder_sparse_step").value_or(1));
-  const int64_t frequency = std::max<int64_t>(1, model.Int("moe_layer_freq").value_or(1));
-  return (layer + 1) % step == 0 && layer % frequency == 0;
+  if (family.dense_first) {
+    return layer >= model.Int("first_k_dense_replace").value_or(0) &&
+           layer % every("moe_layer_freq") == 0;
+  }
+  return !dense.contains(layer) && (layer + 1) % every("decoder_sparse_step") == 0;
 }
 
 // Against the trainer's list of zeros and ones, where it gives one.
@@ -107,7 +112,9 @@ Result<std::vector<LayerKind>> LayerKinds(const Family& family, const HfConfig& 
   if (linear) WC_TRY(MarkLinear(model, &kinds));
   const std::set<int64_t> dense_layers = DenseLayers(model);
   for (size_t i = 0; i + 1 < kinds.size(); ++i) {
-    kinds[i].moe = moe && (!dense || IsMoe(model, dense_layers, static_cast<int64_t>(i)));
+    const bool sparse =
+        HasExperts(model) && IsMoe(family, model, dense_layers, static_cast<int64_t>(i));
+    kinds[i].moe = moe && (!dense || sparse);
   }
   // Megatron makes the layer in a prediction module as it makes the model's last.
   kinds.back().moe = kinds[kinds.size() - 2].moe;

@@ -8,8 +8,8 @@ namespace {
 using layout::Topology;
 
 Error OutOfBounds(const char* key) {
-  return {Code::kInvalidData,
-          "config.json: " + std::string(key) + ": expected 0.." + std::to_string(layout::kLayersMax)};
+  return {Code::kInvalidData, "config.json: " + std::string(key) + ": expected 0.." +
+                                  std::to_string(layout::kLayersMax)};
 }
 
 Result<int64_t> CountIn(const HfConfig& model, const char* key) {

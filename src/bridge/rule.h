@@ -208,6 +208,9 @@ struct Family {
   std::span<const Setting> settings = {};          // in place of the usual ones
   bool packed_by_default = false;                  // experts, when no checkpoint says
   bool in_out_before_5 = false;  // packed ones, in checkpoints from before transformers 5
+  // Layers without experts are said by first_k_dense_replace and moe_layer_freq in config.json;
+  // else by mlp_only_layers and decoder_sparse_step.
+  bool dense_first = false;
   bool tied_by_default = false;  // when config.json does not say
   // A tied model has no output layer of its own; a checkpoint that lists one all the same
   // (`alias`) gets the embedding's values under that name.

@@ -33,7 +33,7 @@ std::vector<Slice> Merged(std::vector<Slice> slices);
 // slices; then cuts those that several ranks hold at the borders of cell rows, so that no chunk
 // becomes smaller than its cell. Deterministic, in whatever order shards and places are given: the
 // largest piece first, of equal ones the first in the inventory, to the rank that has least so far,
-// ties to the lowest rank.
+// ties to the lowest rank. Time grows with pieces times the ranks that hold them.
 void AssignOwners(const tensor::Inventory& inventory, const std::vector<SharedShard>& shards,
                   std::vector<RankPlan>* ranks);
 

@@ -35,6 +35,7 @@ constexpr Family kDeepseekV2 = {
     .architectures = kDeepseekV2Architectures,
     .stacks = kDeepseekV2Stacks,
     .settings = kV2Settings,
+    .dense_first = true,
 };
 
 constexpr Family kDeepseekV3 = {
@@ -42,6 +43,7 @@ constexpr Family kDeepseekV3 = {
     .architectures = kDeepseekV3Architectures,
     .stacks = kDeepseekV3Stacks,
     .settings = kSettings,
+    .dense_first = true,
 };
 
 }  // namespace weightcast::bridge

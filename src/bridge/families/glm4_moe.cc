@@ -26,6 +26,7 @@ constexpr Family kGlm4Moe = {
     .architectures = kGlm4MoeArchitectures,
     .stacks = kGlm4MoeStacks,
     .settings = kSettings,
+    .dense_first = true,
 };
 
 }  // namespace weightcast::bridge

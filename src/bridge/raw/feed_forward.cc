@@ -96,6 +96,7 @@ void DenseMlp(Rank& rank, const Layer& layer) {
 // ---- mixtures of experts ----
 
 void MoeNorm(Rank& rank, const Layer& layer) {
+  rank.model.Agree("moe_layer_freq", layer.number, true);
   rank.Whole(layer.megatron + "pre_mlp_layernorm.weight",
              {layer.hf + "post_attention_layernorm.weight", {rank.model.Hidden()}});
 }
