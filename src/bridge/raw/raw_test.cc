@@ -265,6 +265,15 @@ MegatronConfig TrainerOf(const Topology& t) {
   return trainer;
 }
 
+// Sanitizers look for faults that any world shows, at ten times the cost: they get every eighth.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kThinned = 8;
+#elif defined(__has_feature)
+constexpr int kThinned = __has_feature(thread_sanitizer) ? 8 : 1;
+#else
+constexpr int kThinned = 1;
+#endif
+
 // Topologies up to 4 of each kind, of at most 32 ranks, that fit.
 std::vector<Topology> Worlds(bool moe) {
   std::vector<Topology> worlds;
@@ -409,7 +418,8 @@ TEST_P(SmallWorlds, HaveOnePlanByBothWays) {
   Pairs pairs;
   int agreed = 0;
   const std::vector<Topology> worlds = Worlds(c.moe);
-  for (const Topology& t : worlds) {
+  for (size_t i = 0; i < worlds.size(); i += kThinned) {
+    const Topology& t = worlds[i];
     const Choices chosen = Drawn(sizes, random);
     if (HasOnePlan(c, t, chosen)) {
       ++agreed;
@@ -417,8 +427,10 @@ TEST_P(SmallWorlds, HaveOnePlanByBothWays) {
     }
     ASSERT_FALSE(HasFailure());
   }
-  EXPECT_GE(agreed * 2, std::ssize(worlds)) << "only " << agreed << " can be cut";
-  EXPECT_THAT(pairs.Missing(sizes), IsEmpty());
+  EXPECT_GE(agreed * 2, std::ssize(worlds) / kThinned) << "only " << agreed << " can be cut";
+  if (kThinned == 1) {
+    EXPECT_THAT(pairs.Missing(sizes), IsEmpty());
+  }
 }
 
 // ---- custom pipeline layouts ----
@@ -462,7 +474,11 @@ TEST_P(CustomLayouts, HaveOnePlanByBothWays) {
   // Those with modules (kept to families that have them), tied, of which the norm is with the last
   // layer, and the last layer not on the last stage, and the modules not there either.
   std::set<std::array<bool, 5>> met;
-  for (int agreed = 0; agreed < 500;) {
+  // No modules: they are nowhere else. Modules elsewhere: no layer is on the last stage.
+  const size_t all = kThinned > 1 ? 0U : c.mtp > 0 ? 8U + 12U : 8U;
+  int tried = 0;
+  for (int agreed = 0; agreed < 200 / kThinned || met.size() < all;) {
+    ASSERT_LT(++tried, 20000) << "met only " << met.size() << " of " << all;
     const Choices chosen = Drawn(sizes, random);
     const Topology t = DrawnWorld(c.moe, chosen[kModules], random);
     if (!t.Check().ok()) continue;
@@ -473,8 +489,6 @@ TEST_P(CustomLayouts, HaveOnePlanByBothWays) {
     }
     ASSERT_FALSE(HasFailure());
   }
-  // No modules: they are nowhere else. Modules elsewhere: no layer is on the last stage.
-  EXPECT_EQ(met.size(), c.mtp > 0 ? 8U + 12U : 8U);
 }
 
 std::vector<std::string> CaseNames() {
